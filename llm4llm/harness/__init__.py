@@ -1,0 +1,1 @@
+"""Code that runs in a child: capture, replay, profile, extract, judge, patch trial."""

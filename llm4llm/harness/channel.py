@@ -1,0 +1,63 @@
+"""The private channel between a child and its parent: JSON lines over an inherited socket.
+
+Every line carries the nonce that the parent handed over, so that nothing printed or written by generated code can pass for a message.
+A request is {"id", "op", "payload"}; the child answers with any number of {"id", "event"} and one {"id", "ok"} or {"id", "error"}.
+"""
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+FD_VARIABLE = "LLM4LLM_CHANNEL_FD"
+NONCE_VARIABLE = "LLM4LLM_CHANNEL_NONCE"
+
+
+class Channel:
+    """The child's end. Not safe for use by two threads at once, except `event`, which sends one whole line."""
+
+    def __init__(self, sock: socket.socket, nonce: str) -> None:
+        self._socket = sock
+        self._nonce = nonce
+        self._buffer = b""
+        self._current: int | None = None
+
+    @classmethod
+    def inherited(cls) -> "Channel":
+        """Take the channel named by the environment and remove its name, so that the user's code never sees it."""
+        fd, nonce = int(os.environ.pop(FD_VARIABLE)), os.environ.pop(NONCE_VARIABLE)
+        os.set_inheritable(fd, False)
+        return cls(socket.socket(fileno=fd), nonce)
+
+    def requests(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Requests until the parent closes its end; answer each one before asking for the next."""
+        while True:
+            line = self._line()
+            if line is None:
+                return
+            message = json.loads(line)
+            self._current = message["id"]
+            yield message["op"], message.get("payload", {})
+
+    def event(self, facts: dict[str, Any]) -> None:
+        """Tell the parent of progress within the current request."""
+        self._send({"id": self._current, "event": facts})
+
+    def ok(self, result: dict[str, Any]) -> None:
+        self._send({"id": self._current, "ok": result})
+
+    def error(self, kind: str, reason: str) -> None:
+        self._send({"id": self._current, "error": {"kind": kind, "reason": reason}})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        self._socket.sendall(json.dumps({"nonce": self._nonce, **message}).encode() + b"\n")
+
+    def _line(self) -> bytes | None:
+        while b"\n" not in self._buffer:
+            chunk = self._socket.recv(1 << 16)
+            if not chunk:
+                return None
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line

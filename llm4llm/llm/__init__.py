@@ -1,0 +1,1 @@
+"""The LLM protocol and its providers."""

@@ -1,0 +1,1 @@
+"""The ordered stage table and the one function that advances a job."""

@@ -1,0 +1,1 @@
+"""Start a child process with limits, talk to it, kill its group; knows no kernels."""

@@ -1,0 +1,1 @@
+"""Submit, cancel and read a job; shared by every front end."""

@@ -1,0 +1,1 @@
+"""Try patches on the live model and keep what pays."""

@@ -1,0 +1,1 @@
+"""Pack accepted patches into a reversible archive."""

@@ -1,0 +1,1 @@
+"""Let an agent propose candidates for a task."""

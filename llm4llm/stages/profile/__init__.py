@@ -1,0 +1,1 @@
+"""Replay the driver calls and rank hotspots."""

@@ -1,0 +1,1 @@
+"""Turn hotspots into reproducible task folders."""

@@ -1,0 +1,1 @@
+"""Judge a candidate in fresh processes."""

@@ -1,0 +1,1 @@
+"""Durable state: SQLAlchemy rows, repositories, blobs by sha256, the alembic driver."""

@@ -1,0 +1,1 @@
+"""Walks the stages of a job with real children."""
