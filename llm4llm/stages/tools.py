@@ -1,0 +1,111 @@
+"""What the stages are handed: one-call protocols for everything outside them, so that a stage reaches for nothing by itself."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from llm4llm.schema.acceptance import Patch, Trialled
+from llm4llm.schema.event import Event
+from llm4llm.schema.task import Task
+from llm4llm.schema.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Ok:
+    """A child's result."""
+
+    result: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A child's failure: `timeout`, `died`, `oom`, `protocol`, or the child's own error kind."""
+
+    kind: str
+    reason: str
+    exit_code: int | None = None
+    stderr_tail: str = ""
+
+
+OnEvent = Callable[[dict[str, Any]], None]
+
+
+class Host(Protocol):
+    """The live host: the process that ran the user's script and still holds its models.
+
+    It is started by its first request and rebuilt (the script runs again, with the same root, driver and hotspot ids) when a request finds it dead;
+    a request that kills it is answered with `Failed` and is not repeated.
+    """
+
+    def request(self, op: str, payload: dict[str, Any], timeout_s: float, on_event: OnEvent | None = None) -> Ok | Failed: ...
+
+
+class Judge(Protocol):
+    """Judges one candidate in a fresh process. `held_out` draws inputs that no earlier verdict of the job used."""
+
+    def __call__(self, task: Task, candidate_file: Path, *, time_limit_s: float, held_out: bool = False) -> Verdict: ...
+
+
+class FreshProcess(Protocol):
+    """Runs the unmodified script in fresh processes with and without a temporary bundle of these patches.
+
+    The answer's checks compare standard output (byte for byte), exit code and hit counters; its decision is `keep` only if the paired gain interval clears the job's threshold.
+    """
+
+    def __call__(self, patches: tuple[Patch, ...], time_limit_s: float) -> Trialled: ...
+
+
+class Clock(Protocol):
+    """Time: seconds that never go back, and the UTC time as ISO 8601 text."""
+
+    def monotonic(self) -> float: ...
+
+    def now(self) -> str: ...
+
+
+class Progress(Protocol):
+    """Hears of everything that happens to a job."""
+
+    def __call__(self, event: Event) -> None: ...
+
+
+class Blobs(Protocol):
+    """Files by the sha256 of their content."""
+
+    def put(self, content: bytes) -> str: ...
+
+    def path(self, sha256: str) -> Path: ...
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Everything that a stage may use besides its typed inputs."""
+
+    host: Host
+    judge: Judge
+    confirm: FreshProcess
+    clock: Clock
+    progress: Progress
+    blobs: Blobs
+    scratch: Path  # the job's own folder; removed with the job
+    deadline: float  # monotonic seconds at which the stage must have ended
+    cancelled: Callable[[], bool]  # asked between steps
+
+    def seconds_left(self) -> float:
+        """Seconds until the stage's deadline, never negative."""
+        return max(0.0, self.deadline - self.clock.monotonic())
+
+    def until(self, deadline: float) -> "Tools":
+        """The same tools with another deadline."""
+        return replace(self, deadline=deadline)
+
+    def candidate_file(self, sha256: str) -> Path:
+        """A stored candidate as a file whose name ends in `.py`, so that it can be loaded by path."""
+        file = self.scratch / "candidates" / f"{sha256}.py"
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            partial = file.with_suffix(".partial")
+            partial.write_bytes(self.blobs.path(sha256).read_bytes())
+            partial.replace(file)
+        return file
