@@ -53,7 +53,7 @@ def is_object(value: object) -> bool:
 
 def leaves(value: object, path: str = "", _seen: frozenset[int] = frozenset()) -> Iterator[tuple[str, object]]:
     """(path, leaf) of everything that a nested value holds, in a stable order; cycles are cut."""
-    if isinstance(value, _BY_REFERENCE) or isinstance(value, torch.Tensor):
+    if isinstance(value, (*_BY_REFERENCE, torch.Tensor)):
         yield path, value
         return
     if id(value) in _seen:
@@ -95,14 +95,11 @@ def replaced(value: Any, change: Callable[[torch.Tensor], Any], memo: dict[int, 
 
 
 def _replaced_container(value: Any, change: Callable[[torch.Tensor], Any], memo: dict[int, Any], path: str) -> Any:
-    def inner(item: Any, step: str) -> Any:
-        return replaced(item, change, memo, path + step)
-
     if isinstance(value, tuple):
-        items = [inner(item, f"[{index}]") for index, item in enumerate(value)]
-        copied = type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-        memo[id(value)] = (copied, value)
-        return copied
+        items = [replaced(item, change, memo, f"{path}[{index}]") for index, item in enumerate(value)]
+        rebuilt: Any = type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        memo[id(value)] = (rebuilt, value)
+        return rebuilt
     if isinstance(value, (set, frozenset)):
         return type(value)(value)
     if isinstance(value, torch.Generator):
@@ -111,21 +108,25 @@ def _replaced_container(value: Any, change: Callable[[torch.Tensor], Any], memo:
         return twin
     if not isinstance(value, (list, dict)) and not is_object(value):
         return _copied_opaque(value, path)
-    try:
-        copied = copy.copy(value)
-    except Exception as error:
-        raise NotReplayable(f"{path or 'a value'} is a {type(value).__name__}, which can't be copied ({error})") from error
+    copied = _copied_shallow(value, path)
     memo[id(value)] = (copied, value)
     if isinstance(value, list):
         for index, item in enumerate(value):
-            copied[index] = inner(item, f"[{index}]")
+            copied[index] = replaced(item, change, memo, f"{path}[{index}]")
     elif isinstance(value, dict):
         for key, item in value.items():
-            dict.__setitem__(copied, key, inner(item, f"[{key!r}]"))
+            dict.__setitem__(copied, key, replaced(item, change, memo, f"{path}[{key!r}]"))
     if is_object(value):
         for key, item in vars(value).items():
-            vars(copied)[key] = inner(item, f".{key}")
+            vars(copied)[key] = replaced(item, change, memo, f"{path}.{key}")
     return copied
+
+
+def _copied_shallow(value: Any, path: str) -> Any:
+    try:
+        return copy.copy(value)
+    except Exception as error:
+        raise NotReplayable(f"{path or 'a value'} is a {type(value).__name__}, which can't be copied ({error})") from error
 
 
 def _copied_opaque(value: Any, path: str) -> Any:
@@ -139,7 +140,7 @@ def _extent(tensor: torch.Tensor) -> int:
     """Elements of memory between the first and the last element of a strided tensor."""
     if tensor.numel() == 0:
         return 0
-    return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return 1 + sum((int(size) - 1) * int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 class _TensorCopier:
@@ -149,7 +150,7 @@ class _TensorCopier:
         spans: dict[tuple[int, torch.dtype], list[int]] = {}
         for tensor in found:
             if self._plain(tensor) and tensor.numel():
-                start = tensor.storage_offset()
+                start = int(tensor.storage_offset())
                 span = spans.setdefault(self._key(tensor), [start, start])
                 span[0], span[1] = min(span[0], start), max(span[1], start + _extent(tensor))
         self._spans = spans
