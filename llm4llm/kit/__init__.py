@@ -1,1 +1,33 @@
-"""Small tools without domain words: canonical JSON, ids, clock, files, statistics."""
+"""Small tools without domain words: canonical JSON, hashes, ids, clocks, files, durations, process groups."""
+
+from llm4llm.kit.clock import Clock, FrozenClock, SystemClock, iso
+from llm4llm.kit.duration import format_duration, parse_duration
+from llm4llm.kit.files import copy_atomic, install_folder, tail, write_atomic
+from llm4llm.kit.hashing import sha256_bytes, sha256_file, sha256_text
+from llm4llm.kit.ids import new_id
+from llm4llm.kit.json import canonical_json
+from llm4llm.kit.processes import Member, kill_group, members, proportional_bytes, resident_bytes, signal_group
+
+__all__ = [
+    "Clock",
+    "FrozenClock",
+    "Member",
+    "SystemClock",
+    "canonical_json",
+    "copy_atomic",
+    "format_duration",
+    "install_folder",
+    "iso",
+    "kill_group",
+    "members",
+    "new_id",
+    "parse_duration",
+    "proportional_bytes",
+    "resident_bytes",
+    "sha256_bytes",
+    "sha256_file",
+    "sha256_text",
+    "signal_group",
+    "tail",
+    "write_atomic",
+]
