@@ -34,8 +34,8 @@ OnEvent = Callable[[dict[str, Any]], None]
 class Host(Protocol):
     """The live host: the process that ran the user's script and still holds its models.
 
-    It is started by its first request and rebuilt (the script runs again, with the same root, driver and hotspot ids) when a request finds it dead;
-    a request that kills it is answered with `Failed` and is not repeated.
+    It is started by its first request and rebuilt when a request finds it dead: the script runs again and gives the same root, driver and
+    hotspot ids. A request that kills it is answered with `Failed` and is not repeated.
     """
 
     def request(self, op: str, payload: dict[str, Any], timeout_s: float, on_event: OnEvent | None = None) -> Ok | Failed: ...
@@ -50,7 +50,8 @@ class Judge(Protocol):
 class FreshProcess(Protocol):
     """Runs the unmodified script in fresh processes with and without a temporary bundle of these patches.
 
-    The answer's checks compare standard output (byte for byte), exit code and hit counters; its decision is `keep` only if the paired gain interval clears the job's threshold.
+    The answer's checks compare standard output (byte for byte), exit code and hit counters; its decision is `keep` only if the paired gain
+    interval clears the job's threshold.
     """
 
     def __call__(self, patches: tuple[Patch, ...], time_limit_s: float) -> Trialled: ...
