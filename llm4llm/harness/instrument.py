@@ -1,7 +1,7 @@
 """Watch every module call below a root by an instance-level `forward`, and put everything back exactly.
 
-Never hooks: they lose keyword arguments, switch fused paths off and fail on scripted modules. A wrapper written into the instance's own dict
-also sees `child.forward(x)`, which bypasses hooks, and keeps whatever instance-level forward was there before (accelerate's partial, the
+Never hooks: they lose keyword arguments, switch fused paths off and fail on scripted modules. A wrapper written into the instance's own
+dict also sees `child.forward(x)`, which bypasses hooks, and keeps an instance-level forward that was there before (accelerate's partial, the
 user's own monkeypatch).
 """
 

@@ -6,8 +6,8 @@ Rules, in the order in which they are tried:
    it gets is empty and `decode` otherwise. A method whose name says that it encodes gives `encode` instead of `forward`.
 2. In a driver call that generates (`generate`, `sample…`, `loop`, …) the first root forward is `prefill`, whatever an earlier call left in
    the cache.
-3. A later one is `prefill` too if a cache that was filled earlier in this driver call is empty again (a new sequence), or while the cache is
-   still shorter than the prompt and the forward's own ids are the prompt's next ids (chunked prefill, also a last chunk of one token).
+3. A later one is `prefill` too if a cache that was filled earlier in this driver call is empty again (a new sequence), or while the cache
+   is still shorter than the prompt and the forward's own ids are the prompt's next ids (chunked prefill, also a last chunk of one token).
    Else it is `decode`, however many tokens it takes (speculative verification, whole sequences without a cache).
 4. What the driver enters outside the root's own forward (an encoder, a vision tower) is `encode`. If the root's own forward is known never
    to run in this driver call (a hand-written `generate` that calls the layers itself), an instance's first entry is `prefill` and later
