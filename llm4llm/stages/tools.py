@@ -5,30 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from llm4llm.kit import Clock
+from llm4llm.sandbox.answer import Failed, Ok, OnEvent
 from llm4llm.schema.acceptance import Patch, Trialled
 from llm4llm.schema.event import Event
 from llm4llm.schema.task import Task
 from llm4llm.schema.verdict import Verdict
-
-
-@dataclass(frozen=True)
-class Ok:
-    """A child's result."""
-
-    result: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A child's failure: `timeout`, `died`, `oom`, `protocol`, or the child's own error kind."""
-
-    kind: str
-    reason: str
-    exit_code: int | None = None
-    stderr_tail: str = ""
-
-
-OnEvent = Callable[[dict[str, Any]], None]
 
 
 class Host(Protocol):
@@ -57,14 +39,6 @@ class FreshProcess(Protocol):
     def __call__(self, patches: tuple[Patch, ...], time_limit_s: float) -> Trialled: ...
 
 
-class Clock(Protocol):
-    """Time: seconds that never go back, and the UTC time as ISO 8601 text."""
-
-    def monotonic(self) -> float: ...
-
-    def now(self) -> str: ...
-
-
 class Progress(Protocol):
     """Hears of everything that happens to a job."""
 
@@ -77,6 +51,9 @@ class Blobs(Protocol):
     def put(self, content: bytes) -> str: ...
 
     def path(self, sha256: str) -> Path: ...
+
+
+__all__ = ["Blobs", "Clock", "Failed", "FreshProcess", "Host", "Judge", "Ok", "OnEvent", "Progress", "Tools"]
 
 
 @dataclass(frozen=True)

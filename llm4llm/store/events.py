@@ -1,0 +1,22 @@
+"""What happened to a job, in order."""
+
+from sqlalchemy import select
+
+from llm4llm.schema.event import Event
+from llm4llm.store.rows import EventRow
+from llm4llm.store.session import Sessions
+
+
+class Events:
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    def add(self, event: Event, at: str) -> None:
+        with self._sessions.transaction() as session:
+            session.add(EventRow(job_id=event.job, at=at, event=event.model_dump(mode="json")))
+
+    def of(self, job_id: str) -> tuple[Event, ...]:
+        """A job's events, oldest first."""
+        with self._sessions.transaction() as session:
+            rows = session.scalars(select(EventRow).where(EventRow.job_id == job_id).order_by(EventRow.id))
+            return tuple(Event.model_validate(row.event) for row in rows)

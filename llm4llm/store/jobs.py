@@ -1,0 +1,93 @@
+"""Jobs and how their state moves."""
+
+from collections.abc import Collection
+
+from sqlalchemy import select, update
+
+from llm4llm.errors import UnknownJob
+from llm4llm.schema.job import Job, JobStatus, Request, StageName
+from llm4llm.schema.reason import Reason
+from llm4llm.store.rows import JobRow
+from llm4llm.store.session import Sessions
+
+
+class Jobs:
+    """Stored jobs. Which moves are allowed is the pipeline's rule; that a move happens once only is ours."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    def add(self, job: Job) -> None:
+        with self._sessions.transaction() as session:
+            session.add(
+                JobRow(
+                    id=job.id,
+                    request=job.request.model_dump(mode="json"),
+                    status=job.status.value,
+                    stage=job.stage.value if job.stage else None,
+                    reason=job.reason.model_dump(mode="json") if job.reason else None,
+                    created_at=job.created_at,
+                    ended_at=job.ended_at,
+                )
+            )
+
+    def get(self, job_id: str) -> Job:
+        """The job as it is now; UnknownJob if there is none with that id."""
+        with self._sessions.transaction() as session:
+            row = session.get(JobRow, job_id)
+            if row is None:
+                raise UnknownJob(job_id)
+            return _job(row)
+
+    def latest(self, limit: int = 50) -> tuple[Job, ...]:
+        """Jobs, newest first."""
+        with self._sessions.transaction() as session:
+            rows = session.scalars(select(JobRow).order_by(JobRow.created_at.desc(), JobRow.id.desc()).limit(limit))
+            return tuple(_job(row) for row in rows)
+
+    def move(
+        self, job_id: str, expected: Collection[JobStatus], to: JobStatus, reason: Reason | None = None, ended_at: str | None = None
+    ) -> bool:
+        """Compare-and-set: True if the job was in an expected state and has moved, False if somebody else moved it."""
+        change = (
+            update(JobRow)
+            .where(JobRow.id == job_id, JobRow.status.in_([status.value for status in expected]))
+            .values(status=to.value, reason=reason.model_dump(mode="json") if reason else None, ended_at=ended_at)
+        )
+        with self._sessions.transaction() as session:
+            return _one_changed(session.execute(change))
+
+    def enter(self, job_id: str, stage: StageName) -> None:
+        """Name the stage that runs now."""
+        with self._sessions.transaction() as session:
+            session.execute(update(JobRow).where(JobRow.id == job_id).values(stage=stage.value))
+
+    def ask_to_cancel(self, job_id: str, at: str) -> bool:
+        """Leave word that the job is no longer wanted; False if it has already ended. Whoever runs it moves it between two steps."""
+        change = (
+            update(JobRow)
+            .where(JobRow.id == job_id, JobRow.status.in_([JobStatus.QUEUED.value, JobStatus.RUNNING.value]))
+            .values(cancel_requested_at=at)
+        )
+        with self._sessions.transaction() as session:
+            return _one_changed(session.execute(change))
+
+    def cancel_asked(self, job_id: str) -> bool:
+        with self._sessions.transaction() as session:
+            return session.scalar(select(JobRow.cancel_requested_at).where(JobRow.id == job_id)) is not None
+
+
+def _one_changed(result: object) -> bool:
+    return getattr(result, "rowcount", 0) == 1
+
+
+def _job(row: JobRow) -> Job:
+    return Job(
+        id=row.id,
+        request=Request.model_validate(row.request),
+        status=JobStatus(row.status),
+        stage=StageName(row.stage) if row.stage else None,
+        reason=Reason.model_validate(row.reason) if row.reason else None,
+        created_at=row.created_at,
+        ended_at=row.ended_at,
+    )

@@ -1,0 +1,80 @@
+"""Runs of stages: what each attempt gave, and how long it took."""
+
+from typing import Any
+
+from sqlalchemy import func, select, update
+
+from llm4llm.schema.job import StageName
+from llm4llm.schema.reason import Reason
+from llm4llm.schema.run import StageRun
+from llm4llm.store.rows import StageRunRow
+from llm4llm.store.session import Sessions
+
+_INTERRUPTED = Reason(code="interrupted", text="the process that ran this stage went away before it ended")
+
+
+class Stages:
+    """At most one run of a job's stage is ever `finished`; its result is what later stages start from."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    def start(self, job_id: str, stage: StageName, at: str) -> int:
+        """Open a new attempt and return its number, from 1. An attempt that was left open is closed as interrupted."""
+        with self._sessions.transaction() as session:
+            of_stage = (StageRunRow.job_id == job_id, StageRunRow.stage == stage.value)
+            session.execute(
+                update(StageRunRow)
+                .where(*of_stage, StageRunRow.status == "running")
+                .values(status="failed", reason=_INTERRUPTED.model_dump(mode="json"), ended_at=at)
+            )
+            attempt = 1 + (session.scalar(select(func.max(StageRunRow.attempt)).where(*of_stage)) or 0)
+            session.add(StageRunRow(job_id=job_id, stage=stage.value, attempt=attempt, status="running", started_at=at))
+            return attempt
+
+    def finish(self, run: StageRun) -> None:
+        """Close an open attempt with its outcome; LookupError if it is not open, so that a result is never stored twice."""
+        reason = run.reason.model_dump(mode="json") if run.reason else None
+        change = (
+            update(StageRunRow)
+            .where(
+                StageRunRow.job_id == run.job,
+                StageRunRow.stage == run.stage.value,
+                StageRunRow.attempt == run.attempt,
+                StageRunRow.status == "running",
+            )
+            .values(status=run.status, result=run.result, reason=reason, seconds=run.seconds, ended_at=run.ended_at)
+        )
+        with self._sessions.transaction() as session:
+            if getattr(session.execute(change), "rowcount", 0) != 1:
+                raise LookupError(f"attempt {run.attempt} of {run.stage} of {run.job} is not open")
+
+    def result(self, job_id: str, stage: StageName) -> dict[str, Any] | None:
+        """The finished run's result; None as long as there is none."""
+        query = select(StageRunRow.result).where(
+            StageRunRow.job_id == job_id, StageRunRow.stage == stage.value, StageRunRow.status == "finished"
+        )
+        with self._sessions.transaction() as session:
+            return session.scalars(query).first()
+
+    def runs(self, job_id: str) -> tuple[StageRun, ...]:
+        """Every attempt, in the order in which they were started."""
+        with self._sessions.transaction() as session:
+            rows = session.scalars(select(StageRunRow).where(StageRunRow.job_id == job_id).order_by(StageRunRow.id))
+            return tuple(_run(row) for row in rows)
+
+
+def _run(row: StageRunRow) -> StageRun:
+    return StageRun.model_validate(
+        {
+            "job": row.job_id,
+            "stage": row.stage,
+            "attempt": row.attempt,
+            "status": row.status,
+            "result": row.result,
+            "reason": row.reason,
+            "seconds": row.seconds,
+            "started_at": row.started_at,
+            "ended_at": row.ended_at,
+        }
+    )

@@ -1,0 +1,48 @@
+"""Everything that outlives a process: rows in a database, files in a folder."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from llm4llm.assets import assets_dir
+from llm4llm.store.blobs import BlobFolder
+from llm4llm.store.candidates import Candidates
+from llm4llm.store.engine import make_engine
+from llm4llm.store.events import Events
+from llm4llm.store.jobs import Jobs
+from llm4llm.store.migrate import migrate
+from llm4llm.store.session import Sessions
+from llm4llm.store.stages import Stages
+
+
+class Store:
+    """Repositories over one database and one blob folder."""
+
+    def __init__(self, url: str, blob_root: Path) -> None:
+        self.engine = make_engine(url)
+        self._sessions = Sessions(self.engine)
+        self.jobs = Jobs(self._sessions)
+        self.stages = Stages(self._sessions)
+        self.candidates = Candidates(self._sessions)
+        self.events = Events(self._sessions)
+        self.blobs = BlobFolder(blob_root)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Every repository call inside is committed together, or not at all if an exception leaves the block."""
+        with self._sessions.transaction():
+            yield
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def open_store(url: str, blob_root: Path) -> Store:
+    """A store whose database has the schema of this version; a `StoreUnavailable` says what is wrong with it otherwise."""
+    store = Store(url, blob_root)
+    try:
+        migrate(store.engine, assets_dir() / "migrations")
+    except BaseException:
+        store.close()
+        raise
+    return store
