@@ -17,27 +17,41 @@ _ENDED = "ZX"  # zombie and dead, proc(5)
 
 @dataclass(frozen=True)
 class Member:
-    """A living process of a group or session."""
+    """A living process of a group, session or family."""
 
     pid: int
     parent: int
+    group: int
+    session: int
     name: str
 
 
 def members(group: int) -> list[Member]:
-    """Living processes of a group, or of the session with that id; zombies don't count.
+    """Living processes of a group, of the session with that id, and all their descendants; zombies don't count.
 
-    A grandchild that made a group of its own is still in the session, so both are looked at.
+    A grandchild that made a session of its own is found for as long as its parent lives.
     """
+    table = _table()
+    found = {member.pid: member for member in table if group in (member.group, member.session, member.pid)}
+    grown = True
+    while grown:
+        new = {member.pid: member for member in table if member.parent in found and member.pid not in found}
+        found |= new
+        grown = bool(new)
+    return list(found.values())
+
+
+def _table() -> list[Member]:
+    """Every living process of the machine."""
     found = []
     for entry in _PROC.iterdir():
         if not entry.name.isdigit():
             continue
         with contextlib.suppress(OSError, ValueError):
             name, _, rest = (entry / "stat").read_text(errors="replace").partition("(")[2].rpartition(") ")
-            state, parent, of_group, of_session = rest.split()[:4]
-            if state not in _ENDED and group in (int(of_group), int(of_session)):
-                found.append(Member(int(entry.name), int(parent), name))
+            state, parent, group, session = rest.split()[:4]
+            if state not in _ENDED:
+                found.append(Member(int(entry.name), int(parent), int(group), int(session), name))
     return found
 
 

@@ -1,1 +1,21 @@
-"""Start a child process with limits, talk to it, kill its group; knows no kernels."""
+"""Starts children with limits and ends them; knows no kernels."""
+
+from llm4llm.sandbox.answer import Failed, Ok, OnEvent
+from llm4llm.sandbox.child import Child
+from llm4llm.sandbox.environment import names_a_secret, scrubbed, with_given, without_secrets
+from llm4llm.sandbox.spec import ChildSpec, Limits
+from llm4llm.sandbox.start import Sandbox
+
+__all__ = [
+    "Child",
+    "ChildSpec",
+    "Failed",
+    "Limits",
+    "Ok",
+    "OnEvent",
+    "Sandbox",
+    "names_a_secret",
+    "scrubbed",
+    "with_given",
+    "without_secrets",
+]

@@ -1,0 +1,77 @@
+"""A small process that outlives us by a moment: when we are gone, however we went, it ends our children's groups.
+
+PR_SET_PDEATHSIG reaches a child but not the child's own children, and it is lost at exec of a set-user-id program.
+"""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import llm4llm
+from llm4llm.kit import kill_group
+
+_ROOT = str(Path(llm4llm.__file__).resolve().parent.parent)
+# -I: nothing of the user's environment; -S: no site-packages, we need the standard library alone
+_START = "import sys; sys.path.insert(0, sys.argv[1]); from llm4llm.sandbox.guardian import main; main()"
+
+
+class Guardian:
+    """Our end of it. Started by the first `watch`; ends with us or at `close`."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def watch(self, group: int) -> None:
+        """End this group when we are gone."""
+        self._say(f"+{group}\n")
+
+    def release(self, group: int) -> None:
+        """The group has ended; its number may be used by others from now on."""
+        self._say(f"-{group}\n")
+
+    def close(self) -> None:
+        """End every watched group and the guardian itself."""
+        with self._lock:
+            process, self._process = self._process, None
+            if process is not None and process.stdin is not None:
+                with contextlib.suppress(OSError):
+                    process.stdin.close()
+                process.wait()
+
+    def _say(self, line: str) -> None:
+        with self._lock:
+            if self._process is None or self._process.poll() is not None:
+                command = [sys.executable, "-I", "-S", "-c", _START, _ROOT]
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                    env={},
+                    cwd="/",
+                )
+            if self._process.stdin is not None:
+                # a guardian that somebody ended is started anew by the next call
+                with contextlib.suppress(OSError):
+                    self._process.stdin.write(line.encode())
+                    self._process.stdin.flush()
+
+
+def main() -> None:
+    """Keep the list that the parent dictates on stdin; at its end, kill what is on it."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    groups: set[int] = set()
+    for line in sys.stdin:
+        group = int(line[1:])
+        if line[0] == "+":
+            groups.add(group)
+        else:
+            groups.discard(group)
+    for group in groups:
+        kill_group(group)

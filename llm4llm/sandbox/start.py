@@ -1,0 +1,151 @@
+"""Starting children: staged harness, given environment, own session, limits, and a guardian for the day that we are killed."""
+
+import os
+import resource
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+
+from llm4llm.errors import BadInterpreter, InfraError
+from llm4llm.sandbox.channel import ParentChannel
+from llm4llm.sandbox.child import Child
+from llm4llm.sandbox.foreground import run_in_foreground
+from llm4llm.sandbox.guardian import Guardian
+from llm4llm.sandbox.isolation import Isolation, isolation
+from llm4llm.sandbox.spec import ChildSpec, Limits
+from llm4llm.sandbox.staging import stage_harness
+
+CHANNEL_FD_VARIABLE = "LLM4LLM_CHANNEL_FD"
+CHANNEL_NONCE_VARIABLE = "LLM4LLM_CHANNEL_NONCE"
+ORIGINAL_PREFIX = "LLM4LLM_ORIGINAL_"
+
+
+class Sandbox:
+    """Starts children for one home folder; close it to be sure that none is left."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._guardian = Guardian()
+        self._lock = threading.Lock()
+        self._living: dict[int, Child] = {}
+
+    def start(self, spec: ChildSpec) -> Child:
+        """A running child in a session of its own. BadInterpreter if its Python can't be started; later deaths are values."""
+        channel = ParentChannel() if spec.channel else None
+        try:
+            process = self._spawn(spec, channel)
+        except BaseException:
+            if channel is not None:
+                channel.close()
+            raise
+        if channel is not None:
+            channel.started()
+        child = Child(process, channel, spec.limits, self._forget)
+        with self._lock:
+            self._living[child.pid] = child
+        return child
+
+    def execute(self, spec: ChildSpec) -> int:
+        """Run a child on our own stdin, stdout and stderr and pass on the signals that we get; its exit code, negative for signals."""
+        command = _command(spec)
+        environment = self._environment(spec, None)
+        try:
+            process = subprocess.Popen(command, env=environment, cwd=spec.working_directory, start_new_session=True)
+        except OSError as error:
+            raise _not_started(spec, error) from error
+        self._guardian.watch(process.pid)
+        _limit(process.pid, spec.limits)
+        try:
+            return run_in_foreground(process, spec.limits.wall_s)
+        finally:
+            self._guardian.release(process.pid)
+
+    def level(self) -> str:
+        """`network-off`: limits, and candidates without network; `limits-only`: this machine does not permit network namespaces."""
+        return isolation().level
+
+    def facts(self) -> Isolation:
+        """How children are cut off, or why they can't be."""
+        return isolation()
+
+    def close(self) -> None:
+        """Kill every child that is still there, and end the guardian."""
+        with self._lock:
+            left = list(self._living.values())
+        for child in left:
+            child.kill()
+        self._guardian.close()
+
+    def __enter__(self) -> "Sandbox":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _spawn(self, spec: ChildSpec, channel: ParentChannel | None) -> subprocess.Popen[bytes]:
+        try:
+            process = subprocess.Popen(
+                _command(spec),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=self._environment(spec, channel),
+                cwd=spec.working_directory,
+                pass_fds=() if channel is None else (channel.child_fd,),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise _not_started(spec, error) from error
+        self._guardian.watch(process.pid)
+        _limit(process.pid, spec.limits)
+        # one pipe for both streams: their order is kept, and nothing that a child prints can fill a disk
+        process.stderr, process.stdout = process.stdout, None
+        return process
+
+    def _environment(self, spec: ChildSpec, channel: ParentChannel | None) -> dict[str, str]:
+        environment = dict(spec.environment)
+        staged = str(stage_harness(self.home))
+        for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
+            if name in environment:
+                environment[ORIGINAL_PREFIX + name] = environment[name]
+        environment["PYTHONPATH"] = os.pathsep.join([staged, *filter(None, [environment.get("PYTHONPATH")])])
+        environment["PYTHONSAFEPATH"] = "1"
+        if channel is not None:
+            environment[CHANNEL_FD_VARIABLE] = str(channel.child_fd)
+            environment[CHANNEL_NONCE_VARIABLE] = channel.nonce
+        return environment
+
+    def _forget(self, pid: int) -> None:
+        self._guardian.release(pid)
+        with self._lock:
+            self._living.pop(pid, None)
+
+
+def this_python() -> str:
+    """The interpreter that we run on."""
+    return sys.executable
+
+
+def _command(spec: ChildSpec) -> list[str]:
+    prefix = () if spec.limits.network else isolation().prefix
+    return [*prefix, spec.python, "-m", spec.module, *spec.arguments]
+
+
+def _limit(pid: int, limits: Limits) -> None:
+    """Kernel limits, set from outside before the child has imported anything: no code of ours runs between fork and exec."""
+    try:
+        resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+        if limits.file_bytes is not None:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (limits.file_bytes, limits.file_bytes))
+    except ProcessLookupError:
+        return
+
+
+def _not_started(spec: ChildSpec, error: OSError) -> BadInterpreter | InfraError:
+    if not spec.working_directory.is_dir():
+        return InfraError(f"the folder {spec.working_directory} is gone", "make it again or start from another folder")
+    if isinstance(error, (FileNotFoundError, PermissionError, NotADirectoryError)):
+        return BadInterpreter(spec.python, error.strerror or str(error))
+    return InfraError(f"no process could be started ({error.strerror})", "free memory or end other processes, then try again")

@@ -1,0 +1,67 @@
+"""Settings from the environment and from <home>/settings.toml; the environment wins."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import platformdirs
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from llm4llm.errors import BadSettings
+
+_PREFIX = "LLM4LLM_"
+FILE_NAME = "settings.toml"
+
+
+def default_home() -> Path:
+    """Where jobs, results and staged code are kept, unless LLM4LLM_HOME names another folder."""
+    return Path(os.environ.get(f"{_PREFIX}HOME") or platformdirs.user_data_dir("llm4llm", appauthor=False)).expanduser().absolute()
+
+
+class Settings(BaseSettings):
+    """Everything that an installation may configure."""
+
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True, extra="ignore", env_ignore_empty=True, validate_default=True)
+
+    home: Path = Field(default_factory=default_home)
+    database_url: str = ""  # SQLAlchemy URL; empty: SQLite in the home folder
+    blob_root: Path | None = None  # folder of stored files; None: in the home folder
+    log_level: Literal["debug", "info", "warning", "error"] = "warning"
+    script_time_limit_s: float = Field(default=600.0, gt=0)  # one run of the user's script, at most; a job's budget may be less
+    child_memory_bytes: int | None = Field(default=None, gt=0)  # None: 90 % of the machine's memory
+    candidate_memory_bytes: int | None = Field(default=None, gt=0)  # None: half of the machine's memory
+
+    @property
+    def database(self) -> str:
+        """The URL that the store opens."""
+        return self.database_url or f"sqlite:///{self.home / 'llm4llm.sqlite3'}"
+
+    @property
+    def blobs(self) -> Path:
+        """The folder that the store keeps files in."""
+        return self.blob_root or self.home / "blobs"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments, then the environment, then the file; no .env of the current folder, which belongs to the user's project."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, default_home() / FILE_NAME)
+
+
+def load_settings() -> Settings:
+    """The settings of this process; BadSettings names each setting that can't be used and where it comes from."""
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        faults = "; ".join(f"{_PREFIX}{'.'.join(map(str, fault['loc'])).upper()}: {fault['msg'].lower()}" for fault in error.errors())
+        raise BadSettings(faults, f"correct the environment or {default_home() / FILE_NAME}") from error
+    except ValueError as error:
+        raise BadSettings(f"{default_home() / FILE_NAME} is not valid TOML ({error})", "correct the file") from error
+    return settings.model_copy(update={"home": settings.home.expanduser().absolute()})
