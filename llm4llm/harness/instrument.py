@@ -185,5 +185,5 @@ def instrumented(root: Root, watch: Watch, paths: Collection[str] | None = None,
             instrument.begin(driver)
         yield instrument
     finally:
-        instrument.end()
         instrument.remove()
+        instrument.end()

@@ -80,6 +80,13 @@ def _is_state_object(value: object) -> bool:
 
 def occupancy(value: object) -> Occupancy | None:
     """What a cache-like argument holds; None if `value` is no cache. Recognised by behaviour, never by the argument's name."""
+    try:
+        return _occupancy(value)
+    except Exception:  # an argument of the user's own that can't be looked at must not end the user's call
+        return None
+
+
+def _occupancy(value: object) -> Occupancy | None:
     if _is_nested_states(value):
         found = tensors(value)
         filled = [tensor for tensor in found if tensor.numel()]

@@ -2,7 +2,7 @@
 
 Patches overlap: a decoder layer holds its norms, and prefill and decode patches share a site. So each patch is tried *on top of* those
 already kept: both arms of its trial carry the kept ones and only the second carries the new one. A patch is kept if the low end of that
-incremental interval is above STEP (a hair over 1, so that several small true gains add up and noise does not). What the request's `min_gain`
+incremental interval is above STEP (a hair over 1, so that small true gains add up and noise does not). What the request's `min_gain`
 demands is asked of the whole set: all kept patches together against the unpatched model, then once more in fresh processes. While the whole
 set fails, its weakest member is dropped. The last trial that names a patch alone says what became of it.
 """
