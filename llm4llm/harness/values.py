@@ -178,6 +178,11 @@ class _TensorCopier:
         return self._buffers[key].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset() - start)
 
 
+def tensor_copier(found: list[torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function that copies the tensors in `found` (and only those), views of one storage staying views of one storage."""
+    return _TensorCopier(found)
+
+
 def snapshot(value: Any) -> Any:
     """A deep copy that shares no memory with `value`, except modules, parameters, functions and types, which stay references.
 
