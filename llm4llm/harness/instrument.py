@@ -1,8 +1,8 @@
 """Watch every module call below a root by an instance-level `forward`, and put everything back exactly.
 
 Never hooks: they lose keyword arguments, switch fused paths off and fail on scripted modules. A wrapper written into the instance's own
-dict also sees `child.forward(x)`, which bypasses hooks, and keeps an instance-level forward that was there before (accelerate's partial, the
-user's own monkeypatch).
+dict also sees `child.forward(x)`, which bypasses hooks, and keeps an instance-level forward that was there before (accelerate's partial,
+the user's own monkeypatch).
 """
 
 import functools
@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from llm4llm.harness.phases import Phase, PhaseTracker
+from llm4llm.harness.workload import DriverEntry, RootEntry
 
 
 class Watch(Protocol):
@@ -24,20 +25,6 @@ class Watch(Protocol):
     def __call__(
         self, path: str, module: nn.Module, phase: Phase, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any: ...
-
-
-class Root(Protocol):
-    """The part of a root entry that is needed here."""
-
-    @property
-    def module(self) -> Any: ...
-
-
-class Driver(Protocol):
-    """The part of a driver entry that is needed here."""
-
-    @property
-    def method(self) -> str: ...
 
 
 class Refusal(NamedTuple):
@@ -51,7 +38,7 @@ class _Running(threading.local):
     phase: Phase | None = None
 
 
-_without_root_forward: dict[int, "weakref.ref[Any]"] = {}  # by id: driver entries need not be hashable
+_without_root_forward: "weakref.WeakSet[DriverEntry]" = weakref.WeakSet()
 
 
 def refusal(module: nn.Module) -> Refusal | None:
@@ -83,23 +70,22 @@ class Instrument:
         self._wanted = None if paths is None else set(paths)
         self._running = _Running()
         self._tracker = PhaseTracker("forward")
-        self._driver: Any = None
+        self._driver: DriverEntry | None = None
         self._undo: list[tuple[nn.Module, Any]] = []
 
-    def begin(self, driver: Driver) -> None:
+    def begin(self, driver: DriverEntry) -> None:
         """A replay of this driver call starts now: phases are counted from here."""
         self.end()
         self._driver = driver
-        args, kwargs = getattr(driver, "args", None) or (), getattr(driver, "kwargs", None) or {}
-        self._tracker = PhaseTracker.for_call(self._root, driver.method, args, kwargs)
-        known = _without_root_forward.get(id(driver))
-        self._tracker.root_runs = known is None or known() is not driver
+        call = driver.example
+        self._tracker = PhaseTracker.for_call(self._root, driver.method, call.args if call else (), call.kwargs if call else {})
+        self._tracker.root_runs = driver not in _without_root_forward
 
     def end(self) -> None:
         """The replay is over; remember whether the root's own forward ran in it."""
         driver, self._driver = self._driver, None
         if driver is not None and self._tracker.generates and not self._tracker.root_calls and self._tracker.outside_calls:
-            _without_root_forward[id(driver)] = weakref.ref(driver)
+            _without_root_forward.add(driver)
 
     @property
     def phase(self) -> Phase | None:
@@ -172,7 +158,9 @@ class Instrument:
 
 
 @contextmanager
-def instrumented(root: Root, watch: Watch, paths: Collection[str] | None = None, driver: Driver | None = None) -> Iterator[Instrument]:
+def instrumented(
+    root: RootEntry, watch: Watch, paths: Collection[str] | None = None, driver: DriverEntry | None = None
+) -> Iterator[Instrument]:
     """Every module below `root` (or those at `paths`) calls `watch` instead of its forward; undone on exit, also after an exception.
 
     Phases are those of `driver`; replay it once inside, or call `begin(driver)` on the yielded Instrument before each replay.

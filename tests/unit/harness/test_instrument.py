@@ -2,11 +2,11 @@ import functools
 import inspect
 import threading
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from recorded import recorded, rooted
 from torch import nn
 
 from llm4llm.harness.instrument import instrumented
@@ -45,10 +45,6 @@ def portrait(model: nn.Module) -> list[tuple[str, list[tuple[str, int]], str]]:
     return parts
 
 
-def root(model: nn.Module) -> Any:
-    return SimpleNamespace(module=model)
-
-
 def test_every_call_is_seen_with_keywords_and_direct_forwards() -> None:
     model, seen = Net(), []
 
@@ -58,7 +54,7 @@ def test_every_call_is_seen_with_keywords_and_direct_forwards() -> None:
 
     x = torch.randn(2, 4)
     before = model(x)
-    with instrumented(root(model), watch, driver=SimpleNamespace(method="forward", args=(x,), kwargs={})) as instrument:
+    with instrumented(rooted(model), watch, driver=recorded(model, "forward", x)) as instrument:
         assert torch.equal(model(x), before)
     assert seen == [("", "Net", "forward", []), ("first", "Leaf", "forward", ["bias"]), ("second", "Leaf", "forward", [])]
     assert instrument.paths == ["", "first", "second", "silent"]
@@ -69,10 +65,14 @@ def test_restored_exactly_also_after_an_exception() -> None:
     model = Net()
     model.first.register_forward_hook(lambda *_: None)
     before, text = portrait(model), repr(model)
-    with pytest.raises(ZeroDivisionError):
-        with instrumented(root(model), passing):
-            model(torch.ones(1, 4))
+
+    def broken(path: str, module: nn.Module, phase: str, original: Any, args: Any, kwargs: Any) -> Any:
+        if path == "second":
             raise ZeroDivisionError
+        return original(*args, **kwargs)
+
+    with pytest.raises(ZeroDivisionError), instrumented(rooted(model), broken):
+        model(torch.ones(1, 4))
     assert portrait(model) == before
     assert repr(model) == text
 
@@ -88,7 +88,7 @@ def test_an_existing_instance_forward_is_wrapped_and_put_back_in_its_place() -> 
     model.first.forward = functools.partial(moved, model.first)  # type: ignore[method-assign]
     model.first.later = 1  # type: ignore[assignment]
     before = portrait(model)
-    with instrumented(root(model), passing):
+    with instrumented(rooted(model), passing):
         model(torch.ones(1, 4))
     assert calls == [1]
     assert portrait(model) == before
@@ -96,7 +96,7 @@ def test_an_existing_instance_forward_is_wrapped_and_put_back_in_its_place() -> 
 
 def test_signature_and_name_stay_readable() -> None:
     model = Net()
-    with instrumented(root(model), passing):
+    with instrumented(rooted(model), passing):
         assert list(inspect.signature(model.first.forward).parameters) == ["x", "bias"]
         assert model.first.forward.__doc__ == "Doc of the leaf."
 
@@ -108,8 +108,8 @@ def test_only_the_wanted_paths_are_watched_but_phases_are_known() -> None:
         seen.append((path, phase))
         return original(*args, **kwargs)
 
-    driver = SimpleNamespace(method="generate", args=(torch.ones(1, 4),), kwargs={})
-    with instrumented(root(model), watch, paths={"second"}, driver=driver):
+    driver = recorded(model, "generate", torch.ones(1, 4))
+    with instrumented(rooted(model), watch, paths={"second"}, driver=driver):
         model(torch.ones(1, 4))
         model(torch.ones(1, 4))
     assert seen == [("second", "prefill"), ("second", "decode")]
@@ -126,7 +126,7 @@ def test_scripted_compiled_and_replicated_modules_are_left_alone_and_named() -> 
     in_place.compile(backend="eager")
     model.in_place = in_place
     scripted = vars(model.scripted)["forward"]
-    with instrumented(root(model), passing) as instrument:
+    with instrumented(rooted(model), passing) as instrument:
         assert vars(model.scripted)["forward"] is scripted
         assert "forward" in vars(model.plain)
         codes = {path: reason.code for path, reason in instrument.refusals.items()}
@@ -141,7 +141,7 @@ def test_a_call_that_is_being_compiled_is_not_watched() -> None:
         seen.append(path)
         return original(*args, **kwargs)
 
-    with instrumented(root(model), watch, paths={"first"}):
+    with instrumented(rooted(model), watch, paths={"first"}):
         compiled = torch.compile(lambda x: model.first(x) + 1, backend="eager", fullgraph=True)
         assert torch.equal(compiled(torch.ones(1, 4)), torch.full((1, 4), 2.0))
     assert seen == []
@@ -159,8 +159,8 @@ def test_threads_have_phases_of_their_own() -> None:
             assert go.wait(10)
         return original(*args, **kwargs)
 
-    driver = SimpleNamespace(method="generate", args=(), kwargs={})
-    with instrumented(root(model), watch, driver=driver):
+    driver = recorded(model, "generate")
+    with instrumented(rooted(model), watch, driver=driver):
         slow = threading.Thread(target=lambda: model(torch.ones(1, 4)), name="slow")
         slow.start()
         assert inside.wait(10)
@@ -189,7 +189,7 @@ def test_the_wrapper_is_cheap() -> None:
         return min(took) / 2000
 
     plain = best(model.leaf)
-    with instrumented(root(model), passing) as instrument:
+    with instrumented(rooted(model), passing) as instrument:
         instrument._running.phase = "decode"
         watched = best(model.leaf)
     assert watched - plain < 5e-6

@@ -1,9 +1,8 @@
-from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from recorded import recorded
 from torch import nn
 from transformers import DynamicCache, StaticCache
 from transformers.models.mamba import MambaConfig, MambaForCausalLM
@@ -12,13 +11,6 @@ from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 
 from llm4llm.harness.instrument import instrumented
 from llm4llm.harness.phases import Occupancy, PhaseTracker, occupancy, token_ids
-
-
-@dataclass(eq=False)
-class Call:
-    method: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
 
 
 class RingCache:
@@ -70,8 +62,8 @@ def phases_of(model: nn.Module, method: str, *args: Any, **kwargs: Any) -> list[
             seen.append(phase)
         return original(*a, **k)
 
-    driver = SimpleNamespace(method=method, args=args, kwargs=kwargs)
-    with torch.no_grad(), instrumented(SimpleNamespace(module=model), watch, driver=driver):
+    driver = recorded(model, method, *args, **kwargs)
+    with torch.no_grad(), instrumented(driver.root, watch, driver=driver):
         getattr(model, method)(*args, **kwargs)
     return seen
 
@@ -194,9 +186,9 @@ def test_the_encoder_of_an_encoder_decoder() -> None:
         return original(*a, **k)
 
     prompt = torch.randint(1, 64, (1, 7))
-    driver = SimpleNamespace(method="generate", args=(), kwargs={"input_ids": prompt, "max_new_tokens": 4, "do_sample": False})
-    with torch.no_grad(), instrumented(SimpleNamespace(module=model), watch, driver=driver):
-        model.generate(**driver.kwargs)
+    driver = recorded(model, "generate", input_ids=prompt, max_new_tokens=4, do_sample=False)
+    with torch.no_grad(), instrumented(driver.root, watch, driver=driver):
+        model.generate(input_ids=prompt, max_new_tokens=4, do_sample=False)
     assert seen[""] == ["prefill", "decode", "decode", "decode"]
     assert seen["encoder"] == ["encode"]
     assert set(seen["encoder.block.0"]) == {"encode"}
@@ -223,9 +215,10 @@ def test_a_generator_without_root_forward_is_learned_from_its_first_replay() -> 
         seen.append((path, phase))
         return original(*a, **k)
 
-    driver = Call("generate", (torch.ones(1, 2, dtype=torch.long), 2), {})
+    ids = torch.ones(1, 2, dtype=torch.long)
+    driver = recorded(model, "generate", ids, 2)
     for _ in range(2):
         seen.clear()
-        with instrumented(SimpleNamespace(module=model), watch, driver=driver):
-            model.generate(*driver.args)
+        with instrumented(driver.root, watch, driver=driver):
+            model.generate(ids, 2)
     assert seen == [("embed", "prefill"), ("head", "prefill"), ("embed", "decode"), ("head", "decode")]
