@@ -152,6 +152,10 @@ class Randomness:
             cpu = previous.torch_cpu if torch.equal(cpu, previous.torch_cpu) else cpu
             python = previous.python if python == previous.python else python
             numpy = previous.numpy if _same_numpy(numpy, previous.numpy) else numpy
+            cuda = previous.torch_cuda if _same_tensors(cuda, previous.torch_cuda) else cuda
+            old = (previous.torch_cpu, previous.torch_cuda, previous.python, previous.numpy)
+            if all(now is then for now, then in zip((cpu, cuda, python, numpy), old, strict=True)):
+                return previous
         return cls(cpu, cuda, python, numpy)
 
     def restore(self) -> None:
@@ -163,6 +167,10 @@ class Randomness:
         numpy_random = sys.modules.get("numpy.random")
         if numpy_random is not None and self.numpy is not None:
             numpy_random.set_state(self.numpy)
+
+
+def _same_tensors(left: tuple[torch.Tensor, ...], right: tuple[torch.Tensor, ...]) -> bool:
+    return len(left) == len(right) and all(map(torch.equal, left, right))
 
 
 def _same_numpy(left: Any, right: Any) -> bool:

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any
 
 import torch
+
 from llm4llm.harness import values
 from llm4llm.harness.ambient import Randomness
 from llm4llm.harness.nested import Copies, equal, resolved, returned_at
@@ -89,10 +90,13 @@ def _in_place(kept: Kept, copies: Copies) -> Iterator[None]:
     first = kept.changing is None
     wanted = _all_entries(live, kept.values) - kept.uncopied if kept.changing is None else kept.changing
     parts = dict(kept.module.named_modules())
+    training = {path: part.training for path, part in parts.items()}
+    for path in parts.keys() & kept.training.keys():
+        parts[path].training = kept.training[path]
     for path, kind, key in sorted(wanted):
         if path not in parts:
             continue
-        store = parts[path]._buffers if kind == "buffers" else vars(parts[path])
+        store: dict[str, Any] = parts[path]._buffers if kind == "buffers" else parts[path].__dict__
         if key in kept.values.get(path, {}).get(kind, {}):
             store[key] = copies.of(kept.values[path][kind][key])
         else:
@@ -105,6 +109,8 @@ def _in_place(kept: Kept, copies: Copies) -> Iterator[None]:
             kept.changing = changed - kept.uncopied
     finally:
         values.restore(kept.module, live)
+        for path, flag in training.items():
+            parts[path].training = flag
 
 
 def _all_entries(*sides: dict[str, dict[str, Any]]) -> set[Entry]:

@@ -58,6 +58,7 @@ class Kept:
 
     module: nn.Module
     values: dict[str, dict[str, Any]]
+    training: dict[str, bool] = field(default_factory=dict)  # training flag by module path
     uncopied: frozenset[Entry] = frozenset()
     changing: set[Entry] | None = None
 
