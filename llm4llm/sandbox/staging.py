@@ -4,6 +4,7 @@ The job's interpreter may not have llm4llm, or may have another version. The cop
 a copy that somebody changed is noticed and replaced.
 """
 
+import fcntl
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,16 +23,24 @@ def stage_harness(home: Path) -> Path:
     place = home / "harness" / digest
     if _intact(place, content):
         return place
-    draft = home / "harness" / f".{digest}.{secrets.token_hex(4)}"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with (place.parent / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _intact(place, content):
+            _install(place, content)
+    return place
+
+
+def _install(place: Path, content: dict[str, bytes]) -> None:
+    draft = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
     for name, blob in content.items():
         file = draft / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(blob)
     if place.exists():
         # renamed, not removed: a child that runs from it keeps its open files
-        place.rename(home / "harness" / f".{digest}.{secrets.token_hex(4)}.changed")
+        place.rename(place.with_name(f"{draft.name}.changed"))
     install_folder(draft, place)
-    return place
 
 
 def _sources() -> Iterator[tuple[str, bytes]]:
