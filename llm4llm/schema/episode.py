@@ -21,3 +21,9 @@ class Episode(Frozen):
     best: str | None  # candidate id
     stop_reason: str
     seconds: float
+
+
+class Episodes(Frozen):
+    """What the agent tried on every task of a job, in the order of the tasks."""
+
+    episodes: tuple[Episode, ...]

@@ -48,6 +48,7 @@ class Request(Frozen):
     budget: Budget = Budget(seconds=600.0)
     min_gain: float = 1.02  # end-to-end speedup that the low end of the interval must exceed
     objective: Literal["latency"] = "latency"
+    stop_after: StageName | None = None  # end in good order once this stage has finished
 
 
 class Job(Frozen):

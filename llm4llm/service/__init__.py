@@ -1,1 +1,1 @@
-"""Submit, cancel and read a job; shared by every front end."""
+"""Submit, cancel and read jobs; shared by every surface."""

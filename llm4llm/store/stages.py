@@ -2,10 +2,13 @@
 
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import func, select, update
 
+from llm4llm.errors import StoreUnavailable
 from llm4llm.schema.job import StageName
 from llm4llm.schema.reason import Reason
+from llm4llm.schema.results import Results
 from llm4llm.schema.run import StageRun
 from llm4llm.store.rows import StageRunRow
 from llm4llm.store.session import Sessions
@@ -56,6 +59,18 @@ class Stages:
         )
         with self._sessions.transaction() as session:
             return session.scalars(query).first()
+
+    def results(self, job_id: str) -> Results:
+        """What every finished stage gave; StoreUnavailable if another version stored it in a form that can't be read any more."""
+        query = select(StageRunRow.stage, StageRunRow.result).where(StageRunRow.job_id == job_id, StageRunRow.status == "finished")
+        with self._sessions.transaction() as session:
+            stored = {row.stage: row.result for row in session.execute(query)}
+        try:
+            return Results.model_validate(stored)
+        except ValidationError as error:
+            where = ".".join(map(str, error.errors()[0]["loc"]))
+            what = f"the results of {job_id} were stored by another version of llm4llm ({where})"
+            raise StoreUnavailable(what, "run the job again from the start") from error
 
     def runs(self, job_id: str) -> tuple[StageRun, ...]:
         """Every attempt, in the order in which they were started."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from llm4llm.assets import assets_dir
+from llm4llm.assets import migrations_dir
 from llm4llm.store.blobs import BlobFolder
 from llm4llm.store.candidates import Candidates
 from llm4llm.store.engine import make_engine
@@ -41,7 +41,7 @@ def open_store(url: str, blob_root: Path) -> Store:
     """A store whose database has the schema of this version; a `StoreUnavailable` says what is wrong with it otherwise."""
     store = Store(url, blob_root)
     try:
-        migrate(store.engine, assets_dir() / "migrations")
+        migrate(store.engine, migrations_dir())
     except BaseException:
         store.close()
         raise

@@ -1,0 +1,131 @@
+"""Take a job from wherever it stands to its end, one stored stage at a time."""
+
+import json
+from dataclasses import dataclass, replace
+
+from llm4llm.errors import InfraError, Llm4llmError
+from llm4llm.kit import Clock, iso
+from llm4llm.pipeline.budget import seconds_for, spent_s
+from llm4llm.pipeline.ending import Ending, ending
+from llm4llm.pipeline.steps import STEPS, Bench, Plan, Step
+from llm4llm.pipeline.transitions import ENDED, move
+from llm4llm.schema.event import Event
+from llm4llm.schema.job import Job, JobStatus, StageName
+from llm4llm.schema.reason import Reason
+from llm4llm.schema.run import StageRun
+from llm4llm.stages.tools import Progress, Tools
+from llm4llm.store import Store
+
+_INTERRUPTED = Reason(code="interrupted", text="interrupted before its end; continue with --resume")
+_CANCELLED = Ending(JobStatus.CANCELLED, Reason(code="cancelled", text="cancelled as asked; finished stages are kept"))
+
+
+@dataclass(frozen=True)
+class _Recorder:
+    """Stores every event, with what is left of the budget, before anybody else hears of it."""
+
+    job: Job
+    store: Store
+    clock: Clock
+    outer: Progress
+    spent: float  # by the stages before
+    since: float  # monotonic seconds at which the running stage began
+
+    def __call__(self, event: Event) -> None:
+        left = self.job.request.budget.seconds - self.spent - (self.clock.monotonic() - self.since)
+        event = event.model_copy(update={"facts": {**event.facts, "budget_left_s": round(max(0.0, left), 3)}})
+        self.store.events.add(event, iso(self.clock.now()))
+        self.outer(event)
+
+
+def advance(job_id: str, store: Store, tools: Tools, plan: Plan) -> Job:
+    """The job at its end. Finished stages never run again, so calling this after any crash goes on where it was.
+
+    The caller makes sure that nobody else advances the same job. InfraError, a signal's exception or a fault of ours passes on after the
+    attempt was closed; the first two leave the job queued, to be continued.
+    """
+    job = store.jobs.get(job_id)
+    if job.status in ENDED:
+        return job
+    job = move(store, job_id, JobStatus.RUNNING, None, iso(tools.clock.now()))
+    if job.status is not JobStatus.RUNNING:
+        return job
+    for step in STEPS:
+        results = store.stages.results(job_id)
+        end = ending(job, results)
+        if end is None and tools.cancelled():
+            end = _CANCELLED
+        if end is not None:
+            return _end(job, end, store, tools)
+        if not results.has(step.stage):
+            failure = _run(step, job, store, tools, plan)
+            if failure is not None:
+                return _end(job, failure, store, tools)
+    end = ending(job, store.stages.results(job_id))
+    if end is None:
+        raise AssertionError(f"every stage of {job_id} has finished, and yet it has no end")
+    return _end(job, end, store, tools)
+
+
+def _run(step: Step, job: Job, store: Store, tools: Tools, plan: Plan) -> Ending | None:
+    """Run one stage and store its result; an ending if it could not reach one."""
+    clock = tools.clock
+    spent = spent_s(store.stages.runs(job.id))
+    since = clock.monotonic()
+    recorder = _Recorder(job, store, clock, tools.progress, spent, since)
+    tools = replace(tools, progress=recorder, deadline=since + seconds_for(step.stage, job.request.budget, spent))
+    started_at = iso(clock.now())
+    with store.transaction():
+        store.jobs.enter(job.id, step.stage)
+        attempt = store.stages.start(job.id, step.stage, started_at)
+
+    def closed(status: str, result: object = None, reason: Reason | None = None) -> StageRun:
+        facts = {"job": job.id, "stage": step.stage, "attempt": attempt, "status": status, "result": result, "reason": reason}
+        ended = {"seconds": clock.monotonic() - since, "started_at": started_at, "ended_at": iso(clock.now())}
+        return StageRun.model_validate({**facts, **ended})
+
+    recorder(_event(job, "stage_started", step.stage, f"{step.stage.value} started"))
+    try:
+        bench = Bench(job, store.stages.results(job.id), store, tools, plan)
+        result = step.run(bench)
+        with store.transaction():
+            # through JSON text, where what is no number becomes null
+            store.stages.finish(closed("finished", json.loads(result.model_dump_json())))
+            step.also(bench, result)
+    except InfraError as error:
+        _interrupt(job, store, tools, closed("failed", reason=Reason(code=error.code, text=str(error))))
+        raise
+    except Llm4llmError as error:
+        reason = Reason(code=error.code, text=str(error))
+        store.stages.finish(closed("failed", reason=reason))
+        recorder(_event(job, "stage_finished", step.stage, f"{step.stage.value} failed: {reason.text}"))
+        return Ending(JobStatus.FAILED, reason)
+    except Exception as error:
+        reason = Reason(code="internal_error", text=f"a fault of llm4llm in its {step.stage.value} stage: {type(error).__name__}: {error}")
+        with store.transaction():
+            store.stages.finish(closed("failed", reason=reason))
+            move(store, job.id, JobStatus.FAILED, reason, iso(clock.now()))
+        raise
+    except BaseException:
+        _interrupt(job, store, tools, closed("failed", reason=_INTERRUPTED))
+        raise
+    recorder(_event(job, "stage_finished", step.stage, f"{step.stage.value} finished"))
+    return None
+
+
+def _interrupt(job: Job, store: Store, tools: Tools, run: StageRun) -> None:
+    with store.transaction():
+        store.stages.finish(run)
+        move(store, job.id, JobStatus.QUEUED, None, iso(tools.clock.now()))
+
+
+def _end(job: Job, end: Ending, store: Store, tools: Tools) -> Job:
+    job = move(store, job.id, end.status, end.reason, iso(tools.clock.now()))
+    event = _event(job, "decision", job.stage, f"{end.status.value}: {end.reason.text}")
+    store.events.add(event, iso(tools.clock.now()))
+    tools.progress(event)
+    return job
+
+
+def _event(job: Job, kind: str, stage: StageName | None, text: str) -> Event:
+    return Event.model_validate({"job": job.id, "kind": kind, "stage": stage, "text": text})
