@@ -14,8 +14,12 @@ from llm4llm.schema.capture import Capture
 from llm4llm.schema.episode import Episode, Episodes, Trial
 from llm4llm.schema.job import Job, StageName
 from llm4llm.schema.profile import ProfileReport
-from llm4llm.schema.results import Results
+from llm4llm.schema.results import Packed, Results, Verdicts
 from llm4llm.schema.selection import Selection
+from llm4llm.schema.task import Task
+from llm4llm.schema.verdict import Passed
+from llm4llm.stages.acceptance.run import Proposal
+from llm4llm.stages.acceptance.run import run as accept
 from llm4llm.stages.capture.run import ResolveTarget
 from llm4llm.stages.capture.run import run as capture
 from llm4llm.stages.episode.run import Assignment
