@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-PLAIN_MODULE_ATTRIBUTES = frozenset(vars(nn.Module())) | {"forward"}
+# what instruments and patches put into a module's dict is no state of its own
+PLAIN_MODULE_ATTRIBUTES = frozenset(vars(nn.Module())) | {"forward", "_old_forward", "_hf_hook", "_replicate_for_data_parallel"}
 _BY_REFERENCE = (
     type(None),
     bool,
