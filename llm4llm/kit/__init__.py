@@ -6,7 +6,7 @@ from llm4llm.kit.files import copy_atomic, install_folder, tail, write_atomic
 from llm4llm.kit.hashing import sha256_bytes, sha256_file, sha256_text
 from llm4llm.kit.ids import new_id
 from llm4llm.kit.json import canonical_json
-from llm4llm.kit.processes import Member, kill_group, members, proportional_bytes, resident_bytes, signal_group
+from llm4llm.kit.processes import Member, kill_group, members, proportional_bytes, resident_bytes, sessions_of, signal_group
 
 __all__ = [
     "Clock",
@@ -24,6 +24,7 @@ __all__ = [
     "parse_duration",
     "proportional_bytes",
     "resident_bytes",
+    "sessions_of",
     "sha256_bytes",
     "sha256_file",
     "sha256_text",

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,19 +27,26 @@ class Member:
     name: str
 
 
-def members(group: int) -> list[Member]:
+def members(group: int, also: Collection[int] = ()) -> list[Member]:
     """Living processes of a group, of the session with that id, and all their descendants; zombies don't count.
 
-    A grandchild that made a session of its own is found for as long as its parent lives.
+    A descendant that made a session of its own is found for as long as its parent lives; `also` names such sessions that are known already.
     """
     table = _table()
-    found = {member.pid: member for member in table if group in (member.group, member.session, member.pid)}
+    wanted = {group, *also}
+    found = {member.pid: member for member in table if wanted & {member.group, member.session, member.pid}}
     grown = True
     while grown:
         new = {member.pid: member for member in table if member.parent in found and member.pid not in found}
         found |= new
         grown = bool(new)
     return list(found.values())
+
+
+def sessions_of(found: Collection[Member]) -> frozenset[int]:
+    """Sessions that were made within a family: their leader is one of it."""
+    pids = {member.pid for member in found}
+    return frozenset(member.session for member in found if member.session in pids)
 
 
 def _table() -> list[Member]:
@@ -86,23 +94,27 @@ def signal_group(group: int, number: int) -> bool:
     return True
 
 
-def kill_group(group: int, grace_s: float = 0.0) -> bool:
-    """End a group and its session: SIGTERM, then SIGKILL after `grace_s`. True once nothing is left.
+def kill_group(group: int, grace_s: float = 0.0, also: Collection[int] = ()) -> bool:
+    """End a group, the sessions `also` and all descendants: SIGTERM, then SIGKILL after `grace_s`. True once nothing is left.
 
     The caller reaps its own child; a group that is only zombies counts as ended.
     """
+    # found before anything dies: an orphan with a session of its own is nobody's descendant any more
+    left = members(group, also)
+    known = {*also, *sessions_of(left)}
     if grace_s > 0 and signal_group(group, signal.SIGTERM):
         deadline = time.monotonic() + grace_s
-        while time.monotonic() < deadline and members(group):
+        while time.monotonic() < deadline and (left := members(group, known)):
             time.sleep(_POLL_S)
     signal_group(group, signal.SIGKILL)
-    # who left the group but not the session is killed one by one; a fork may race with that, hence the rounds
+    # a fork may race with this, hence the rounds
     for _ in range(100):
-        left = members(group)
-        if not left:
-            return True
         for member in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(member.pid, signal.SIGKILL)
+        left = members(group, known)
+        if not left:
+            return True
+        known |= sessions_of(left)
         time.sleep(_POLL_S)
     return False

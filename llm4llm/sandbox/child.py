@@ -41,6 +41,7 @@ class Child:
         self._requests = 0
         self._watch = Watch(process.pid, os.dup(process.stderr.fileno()), limits, self._strike)
         process.stderr.close()
+        self._watch.start()
 
     @property
     def alive(self) -> bool:
@@ -86,6 +87,7 @@ class Child:
     def close(self, grace_s: float = _CLOSE_GRACE_S) -> int:
         """Let it end by itself (the channel's end tells it), else kill it; its exit code."""
         if self._channel is not None and not self._reaped:
+            self._watch.look()
             self._channel.finish()
             self._wait(grace_s)
         return self._reap()
@@ -128,7 +130,7 @@ class Child:
                 return
             if self._cause is None and not self._wait(0.0):
                 self._cause = (kind, reason)
-            kill_group(self.pid)
+            kill_group(self.pid, also=self._watch.sessions)
 
     def _wait(self, timeout_s: float | None) -> bool:
         """True once the process has ended; it stays a zombie, which keeps its number ours."""
@@ -141,7 +143,7 @@ class Child:
     def _reap(self) -> int:
         with self._lock:
             if not self._reaped:
-                kill_group(self.pid)
+                kill_group(self.pid, also=self._watch.sessions)
                 self._process.wait()
                 self._reaped = True
                 os.close(self._pidfd)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from llm4llm.kit import members, proportional_bytes, resident_bytes
+from llm4llm.kit import members, proportional_bytes, resident_bytes, sessions_of
 from llm4llm.sandbox.spec import Limits
 
 _TAIL_BYTES = 32 * 1024
@@ -25,14 +25,21 @@ class Watch:
         self._end = end
         self._born = time.monotonic()
         self._tail = bytearray()
+        self.sessions: frozenset[int] = frozenset()  # made within the family, as far as they were seen
         self._lock = threading.Lock()
         self._stop_read, self._stop_write = os.pipe()
         self._thread = threading.Thread(target=self._run, name=f"watch-{group}", daemon=True)
+
+    def start(self) -> None:
         self._thread.start()
 
     def tail(self) -> str:
         """The last lines that the child and its descendants printed."""
         return bytes(self._tail).decode(errors="replace")
+
+    def look(self) -> None:
+        """Remember the family's sessions now: after a peaceful end nobody can tell whose they were."""
+        self.sessions |= sessions_of(members(self._group))
 
     def stop(self) -> None:
         """Take what is still in the pipe, end the thread and close every file descriptor."""
@@ -97,8 +104,11 @@ class Watch:
             return "timeout", f"it ran longer than {limits.wall_s:g} s"
         if limits.memory_bytes is not None and self._memory_bytes(whole) > limits.memory_bytes:
             return "oom", f"it used more than {limits.memory_bytes / 2**20:,.0f} MiB of memory"
-        if whole and limits.processes is not None and len(members(self._group)) > limits.processes:
-            return "processes", f"it started more than {limits.processes} processes"
+        if whole and limits.processes is not None:
+            found = members(self._group)
+            self.sessions |= sessions_of(found)
+            if len(found) > limits.processes:
+                return "processes", f"it started more than {limits.processes} processes"
         return None
 
     def _memory_bytes(self, whole: bool) -> int:

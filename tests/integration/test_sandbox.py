@@ -141,9 +141,10 @@ def test_grandchildren_end_with_the_child(start: Start, own_session: bool) -> No
     assert gone([child.pid, *answer.result["pids"]])
 
 
-def test_grandchildren_end_when_the_child_ends_by_itself(start: Start) -> None:
+@pytest.mark.parametrize("own_session", [False, True])
+def test_grandchildren_end_when_the_child_ends_by_itself(start: Start, own_session: bool) -> None:
     child = start()
-    answer = child.request("fork", {"count": 2, "own_session": False}, 60)
+    answer = child.request("fork", {"count": 2, "own_session": own_session}, 60)
     assert isinstance(answer, Ok)
     assert child.close() == 0
     assert gone(answer.result["pids"])
