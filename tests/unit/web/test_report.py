@@ -37,7 +37,7 @@ def report(**changes: Any) -> dict[str, Any]:
         "candidates": [{"id": "cand_1", "author": "seeds:scan", "task": "t_1", "verdict": verdict}],
         "accepted": [{"module_class": "pkg.Mixer", "phase": "prefill", "sites": 6, "hits": 6, "fallbacks": 0}],
         "end_to_end": {"baseline_ms": [20.0, 21.0], "patched_ms": [10.0, 10.5], "speedup": 2.0, "ci95": [1.9, 2.1], "decision": "accepted"},
-        "spend": {"seconds": 12.5},
+        "spend": {"seconds": {"capture": 12.5}, "total_seconds": 12.5, "budget_seconds": 600.0},
     }
     return whole | changes
 
