@@ -135,17 +135,21 @@ class Dispatcher:
         return type(module).forward(module, *args, **kwargs)
 
     def _patched(self, site: Site, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        marks = site.marks(module, args, kwargs) if site.patch.has_effects or not site.warm else None
-        copies = Copies.of(marks) if marks is not None and not site.warm else None
+        patch, marks, copies = site.patch, None, None
+        if not site.warm:
+            marks = site.marks(module, args, kwargs)
+            copies = Copies.of(marks)
+        elif patch.has_effects and not patch.writes_unseen:
+            marks = site.marks(module, args, kwargs)
         thread = threading.get_ident()
         self._inside.add(thread)
         try:
             index = site.cuda_index
             if index is None or torch.cuda.current_device() == index:
-                result = site.patch.candidate.forward(module, site.state, *args, **kwargs)
+                result = patch.candidate.forward(module, site.state, *args, **kwargs)
             else:
                 with torch.cuda.device(index):
-                    result = site.patch.candidate.forward(module, site.state, *args, **kwargs)
+                    result = patch.candidate.forward(module, site.state, *args, **kwargs)
         except PatchFailed:
             raise
         except Exception as error:
@@ -165,7 +169,7 @@ class Dispatcher:
         site.count_fallback("exception")
         if copies is not None:
             copies.put_back()
-        elif marks is not None and (site.patch.writes_unseen or marks.changed() or marks.uncounted()):
+        elif site.patch.writes_unseen or (marks is not None and (marks.changed() or marks.uncounted())):
             raise PatchFailed(
                 f"patch {site.patch.name} at {site.path or 'the root'} raised {type(error).__name__}: {error}; the state that it works on "
                 "may already have been changed, so the original can't take over. The patch is now disabled: repeat the whole call."

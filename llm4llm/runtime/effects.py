@@ -13,54 +13,56 @@ from torch import nn
 
 from .weights import version
 
-MAX_COPIED_BYTES = 64 << 20
+MAX_COPIED_BYTES = 256 << 20  # on the host; on a GPU a quarter of what is free, if that is more
 _MAX_DEPTH, _MAX_ITEMS = 4, 16
+_FIXED = frozenset([type(None), bool, int, float, str, type, torch.dtype, torch.device])
 
 
 class Marks:
     """References to what a call may change, with enough to tell whether it did."""
 
-    __slots__ = ("_holders", "_index", "_tensors")
+    __slots__ = ("_index", "holders", "tensors")
 
     def __init__(self, index: int | None) -> None:
         self._index = index
-        self._tensors: list[tuple[torch.Tensor, int | None]] = []
-        self._holders: list[tuple[dict[Any, Any] | list[Any], Any]] = []
+        self.tensors: list[tuple[torch.Tensor, int | None]] = []
+        self.holders: list[tuple[dict[Any, Any] | list[Any], tuple[Any, ...]]] = []
 
     def add_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        for value in args:
-            self._add(value, 0)
-        for value in kwargs.values():
-            self._add(value, 0)
+        for value in (*args, *kwargs.values()):
+            if type(value) not in _FIXED:
+                self._add(value, 0)
 
     def add_module(self, module: nn.Module, buffers: list[tuple[dict[str, Any], str]]) -> None:
-        own = vars(module)
-        self._holders.append((own, dict(own)))
+        own = module.__dict__
+        self.holders.append((own, tuple(own.values())))
         for owner, name in buffers:
             tensor = owner.get(name)
             if tensor is not None:
-                self._tensors.append((tensor, version(tensor)))
+                self.tensors.append((tensor, version(tensor)))
 
     def _add(self, value: Any, depth: int) -> None:
         if isinstance(value, torch.Tensor):
-            self._tensors.append((value, version(value)))
-        elif value is None or depth >= _MAX_DEPTH or isinstance(value, (int, float, str, torch.device, torch.dtype)):
+            self.tensors.append((value, None if value.is_inference() else value._version))
+        elif depth >= _MAX_DEPTH:
             return
         elif isinstance(value, (list, tuple)):
             self._add_items(value, depth)
         elif isinstance(value, dict):
-            self._holders.append((value, dict(value)))
-            for item in list(value.values())[:_MAX_ITEMS]:
-                self._add(item, depth + 1)
-        elif hasattr(value, "__dict__") and not callable(value):
-            own = value.__dict__
-            self._holders.append((own, dict(own)))
-            for item in own.values():
+            self._add_holder(value, depth)
+        elif not callable(value) and hasattr(value, "__dict__"):
+            self._add_holder(value.__dict__, depth)
+
+    def _add_holder(self, holder: dict[Any, Any], depth: int) -> None:
+        values = tuple(holder.values())
+        self.holders.append((holder, values))
+        for item in values:
+            if type(item) not in _FIXED:
                 self._add(item, depth + 1)
 
     def _add_items(self, value: list[Any] | tuple[Any, ...], depth: int) -> None:
         if isinstance(value, list):
-            self._holders.append((value, list(value)))
+            self.holders.append((value, tuple(value)))
         index = self._index
         if index is not None and index < len(value) and depth > 0:  # a list kept by a cache: the module's own layer
             self._add(value[index], depth + 1)
@@ -70,50 +72,48 @@ class Marks:
 
     def changed(self) -> bool:
         """Whether any write happened that torch or Python can tell."""
-        if any(seen is not None and tensor._version != seen for tensor, seen in self._tensors):
+        if any(seen is not None and tensor._version != seen for tensor, seen in self.tensors):
             return True
-        return any(not _same(now, before) for now, before in self._holders)
+        return any(not _same(holder, before) for holder, before in self.holders)
 
     def uncounted(self) -> bool:
         """Whether some tensor is an inference tensor, whose writes nobody counts."""
-        return any(seen is None for _, seen in self._tensors)
+        return any(seen is None for _, seen in self.tensors)
 
 
 class Copies:
     """Copies of everything that marks refer to."""
 
     def __init__(self, marks: Marks) -> None:
-        self._marks = marks
-        self._copied = [(tensor, tensor.detach().clone()) for tensor, _ in marks._tensors]
+        self._copied = [(tensor, tensor.detach().clone()) for tensor, _ in marks.tensors]
+        self._holders = [(holder, before, list(holder) if isinstance(holder, dict) else []) for holder, before in marks.holders]
 
     @classmethod
     def of(cls, marks: Marks) -> "Copies | None":
         """None if they would take more memory than a patch may use on the side."""
-        total = sum(tensor.numel() * tensor.element_size() for tensor, _ in marks._tensors)
-        return cls(marks) if total <= MAX_COPIED_BYTES else None
+        total = sum(tensor.numel() * tensor.element_size() for tensor, _ in marks.tensors)
+        limit = MAX_COPIED_BYTES
+        if total > limit and any(tensor.is_cuda for tensor, _ in marks.tensors):
+            limit = max(limit, torch.cuda.mem_get_info()[0] // 4)
+        return cls(marks) if total <= limit else None
 
     def put_back(self) -> None:
         """Undo every change of the call."""
         with torch.no_grad():
             for tensor, copied in self._copied:
-                if tensor.is_inference() and not torch.is_inference_mode_enabled():
-                    with torch.inference_mode():
+                if not torch.equal(tensor, copied):
+                    with torch.inference_mode(tensor.is_inference()):
                         tensor.copy_(copied)
-                elif not torch.equal(tensor, copied):
-                    tensor.copy_(copied)
-        for holder, before in self._marks._holders:
+        for holder, before, keys in self._holders:
             if _same(holder, before):
                 continue
             if isinstance(holder, list):
                 holder[:] = before
             else:
                 holder.clear()
-                holder.update(before)
+                holder.update(zip(keys, before))
 
 
-def _same(now: dict[Any, Any] | list[Any], before: Any) -> bool:
-    if len(now) != len(before):
-        return False
-    if isinstance(now, list):
-        return all(one is other for one, other in zip(now, before))
-    return all(key in before and before[key] is item for key, item in now.items())
+def _same(now: dict[Any, Any] | list[Any], before: tuple[Any, ...]) -> bool:
+    values = now.values() if isinstance(now, dict) else now
+    return len(values) == len(before) and all(one is other for one, other in zip(values, before))

@@ -66,7 +66,9 @@ class _Alternative:
         self._checks = [_check(fact, here, index) for _, fact in facts["slots"]]
         # (slot, expected length) of a sequence, (slot, keys) of a dict: items are appended in this order
         self._containers = [(at, fact.get("keys")) for at, (_, fact) in enumerate(facts["slots"]) if fact["kind"] in ("sequence", "dict")]
-        self._equal = [[(paths.index(path), axis) for path, axis in group] for group in facts["equal"]]
+        self._varying = [at for at, path in enumerate(paths) if any(path == member for group in facts["equal"] for member, _ in group)]
+        groups = [[(self._varying.index(paths.index(path)), axis) for path, axis in group] for group in facts["equal"]]
+        self._equal = [(group[0][0], group[0][1], group[1:]) for group in groups]
         with_device = [at for at, (_, fact) in enumerate(facts["slots"]) if fact["kind"] == "tensor" and fact["here"]]
         self._together = with_device if here is None and len(with_device) > 1 else []
 
@@ -108,11 +110,13 @@ class _Alternative:
         return None
 
     def _related(self, values: list[Any]) -> str | None:
-        for (first, first_axis), *others in self._equal:
-            size = values[first].shape[first_axis]
-            for other, axis in others:
-                if values[other].shape[axis] != size:
-                    return "unequal_sizes"
+        if self._equal:
+            shapes = [values[at].shape for at in self._varying]
+            for first, first_axis, others in self._equal:
+                size = shapes[first][first_axis]
+                for other, axis in others:
+                    if shapes[other][axis] != size:
+                        return "unequal_sizes"
         if self._together:
             device = values[self._together[0]].device
             if any(values[at].device != device for at in self._together):
@@ -204,7 +208,7 @@ def _tensor_check(fact: dict[str, Any], here: torch.device | None) -> Check:
         else:
             if len(shape) != rank:
                 return "shape"
-            for axis, low, high in ranges:
+            for axis, low, high in ranges:  # by index: iterating over a torch.Size is slower
                 if not low <= shape[axis] <= high:
                     return "shape"
         if dense and value.is_contiguous():

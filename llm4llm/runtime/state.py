@@ -81,14 +81,11 @@ def _dict_fact(value: dict[Any, Any], index: int | None, depth: int) -> dict[str
 def _object_test(state: dict[str, Any], index: int | None) -> Test:
     name = state["class"]
     tests = [(key, _test(fact, index)) for key, fact in state["attributes"].items()]
-    seen: list[type] = []  # the class object, once its name was compared
+    named = _named(name)
 
     def test(value: Any) -> bool:
-        kind = type(value)
-        if kind not in seen:
-            if qualified_name(kind) != name:
-                return False
-            seen.append(kind)
+        if not named(type(value)):
+            return False
         try:
             own = value.__dict__
         except AttributeError:
@@ -101,6 +98,22 @@ def _object_test(state: dict[str, Any], index: int | None) -> Test:
             if not check(item):
                 return False
         return len(own) == len(tests) or len(tests) == _MAX_ATTRIBUTES
+
+    return test
+
+
+def _named(name: str) -> Callable[[type], bool]:
+    """A test of a class by name, which compares names once per class and then identities."""
+    known: type | None = None
+
+    def test(kind: type) -> bool:
+        nonlocal known
+        if kind is known:
+            return True
+        if qualified_name(kind) != name:
+            return False
+        known = kind
+        return True
 
     return test
 
@@ -122,8 +135,8 @@ def _str_test(fact: dict[str, Any], index: int | None) -> Test:
 
 
 def _dtype_test(fact: dict[str, Any], index: int | None) -> Test:
-    wanted = fact["value"]
-    return lambda value: isinstance(value, torch.dtype) and str(value) == wanted
+    wanted = getattr(torch, fact["value"].removeprefix("torch."))
+    return lambda value: value is wanted
 
 
 def _tensor_test(fact: dict[str, Any], index: int | None) -> Test:
@@ -168,8 +181,8 @@ def _dict_test(fact: dict[str, Any], index: int | None) -> Test:
 
 
 def _other_test(fact: dict[str, Any], index: int | None) -> Test:
-    name = fact["class"]
-    return lambda value: qualified_name(type(value)) == name
+    named = _named(fact["class"])
+    return lambda value: named(type(value))
 
 
 _TESTS: dict[str, Callable[[dict[str, Any], int | None], Test]] = {
