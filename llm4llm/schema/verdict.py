@@ -18,6 +18,7 @@ class KernelFacts(Frozen):
     registers: int | None = None
     shared_bytes: int | None = None
     spill_bytes: int | None = None
+    tensor_cores: bool | None = None  # whether it uses matrix instructions
 
 
 class _Verdict(Frozen):
