@@ -50,21 +50,37 @@ def advance(job_id: str, store: Store, tools: Tools, plan: Plan) -> Job:
     job = move(store, job_id, JobStatus.RUNNING, None, iso(tools.clock.now()))
     if job.status is not JobStatus.RUNNING:
         return job
+    try:
+        return _end(job, _walk(job, store, tools, plan), store, tools)
+    except Exception as error:
+        if isinstance(error, InfraError):
+            move(store, job_id, JobStatus.QUEUED, None, iso(tools.clock.now()))
+        else:
+            reason = Reason(code="internal_error", text=f"a fault of llm4llm: {type(error).__name__}: {error}")
+            move(store, job_id, JobStatus.FAILED, reason, iso(tools.clock.now()))
+        raise
+    except BaseException:
+        move(store, job_id, JobStatus.QUEUED, None, iso(tools.clock.now()))
+        raise
+
+
+def _walk(job: Job, store: Store, tools: Tools, plan: Plan) -> Ending:
+    """Run the stages that have not finished, until the job is over."""
     for step in STEPS:
-        results = store.stages.results(job_id)
+        results = store.stages.results(job.id)
         end = ending(job, results)
-        if end is None and tools.cancelled():
-            end = _CANCELLED
         if end is not None:
-            return _end(job, end, store, tools)
+            return end
+        if tools.cancelled():
+            return _CANCELLED
         if not results.has(step.stage):
             failure = _run(step, job, store, tools, plan)
             if failure is not None:
-                return _end(job, failure, store, tools)
-    end = ending(job, store.stages.results(job_id))
+                return failure
+    end = ending(job, store.stages.results(job.id))
     if end is None:
-        raise AssertionError(f"every stage of {job_id} has finished, and yet it has no end")
-    return _end(job, end, store, tools)
+        raise AssertionError(f"every stage of {job.id} has finished, and yet it has no end")
+    return end
 
 
 def _run(step: Step, job: Job, store: Store, tools: Tools, plan: Plan) -> Ending | None:
@@ -84,39 +100,28 @@ def _run(step: Step, job: Job, store: Store, tools: Tools, plan: Plan) -> Ending
         ended = {"seconds": clock.monotonic() - since, "started_at": started_at, "ended_at": iso(clock.now())}
         return StageRun.model_validate({**facts, **ended})
 
-    recorder(_event(job, "stage_started", step.stage, f"{step.stage.value} started"))
     try:
+        recorder(_event(job, "stage_started", step.stage, f"{step.stage.value} started"))
         bench = Bench(job, store.stages.results(job.id), store, tools, plan)
         result = step.run(bench)
         with store.transaction():
             # through JSON text, where what is no number becomes null
             store.stages.finish(closed("finished", json.loads(result.model_dump_json())))
             step.also(bench, result)
-    except InfraError as error:
-        _interrupt(job, store, tools, closed("failed", reason=Reason(code=error.code, text=str(error))))
+    except (InfraError, KeyboardInterrupt, SystemExit):
+        store.stages.finish(closed("failed", reason=_INTERRUPTED))
         raise
     except Llm4llmError as error:
         reason = Reason(code=error.code, text=str(error))
         store.stages.finish(closed("failed", reason=reason))
         recorder(_event(job, "stage_finished", step.stage, f"{step.stage.value} failed: {reason.text}"))
         return Ending(JobStatus.FAILED, reason)
-    except Exception as error:
-        reason = Reason(code="internal_error", text=f"a fault of llm4llm in its {step.stage.value} stage: {type(error).__name__}: {error}")
-        with store.transaction():
-            store.stages.finish(closed("failed", reason=reason))
-            move(store, job.id, JobStatus.FAILED, reason, iso(clock.now()))
-        raise
-    except BaseException:
-        _interrupt(job, store, tools, closed("failed", reason=_INTERRUPTED))
+    except BaseException as error:
+        reason = Reason(code="internal_error", text=f"a fault of llm4llm: {type(error).__name__}: {error}")
+        store.stages.finish(closed("failed", reason=reason))
         raise
     recorder(_event(job, "stage_finished", step.stage, f"{step.stage.value} finished"))
     return None
-
-
-def _interrupt(job: Job, store: Store, tools: Tools, run: StageRun) -> None:
-    with store.transaction():
-        store.stages.finish(run)
-        move(store, job.id, JobStatus.QUEUED, None, iso(tools.clock.now()))
 
 
 def _end(job: Job, end: Ending, store: Store, tools: Tools) -> Job:
