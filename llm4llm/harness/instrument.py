@@ -92,6 +92,15 @@ class Instrument:
         """The phase that runs in this thread now; None outside any watched call."""
         return self._running.phase
 
+    @contextmanager
+    def pretending(self, phase: Phase) -> Iterator[None]:
+        """Calls in this thread count as running in `phase`, as if inside a root forward."""
+        outer, self._running.phase = self._running.phase, phase
+        try:
+            yield
+        finally:
+            self._running.phase = outer
+
     def install(self) -> None:
         hidden: list[str] = []
         for path, module in self._root.named_modules():
