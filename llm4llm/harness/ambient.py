@@ -13,7 +13,7 @@ AUTOCAST_DEVICES = ("cpu", "cuda")
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """"bfloat16" for torch.bfloat16."""
+    """The name without the package: "bfloat16" for torch.bfloat16."""
     return str(dtype).removeprefix("torch.")
 
 

@@ -69,7 +69,7 @@ class Example:
 
     steps: list[Step]
     kept: list[Kept]
-    stored_bytes: int
+    stored_bytes: tuple[int, int]  # host, GPU
 
     @property
     def args(self) -> tuple[Any, ...]:
