@@ -1,0 +1,63 @@
+"""Stored jobs: a list, and one of them in full."""
+
+import json
+from typing import Any
+
+from rich.table import Table
+
+from llm4llm.cli import say
+from llm4llm.cli.opened import opened
+from llm4llm.kit import format_duration
+from llm4llm.schema.job import Job, JobStatus
+from llm4llm.schema.run import StageRun
+
+
+def jobs(limit: int, as_json: bool) -> int:
+    """Newest first; one JSON object per line with --json."""
+    with opened() as local:
+        found = local.store.jobs.latest(limit)
+    if as_json:
+        for job in found:
+            say.result(json.dumps(_facts(job)))
+        return say.EXIT_OK
+    if not found:
+        say.note("no job is stored yet: start one with llm4llm optimize SCRIPT.py")
+        return say.EXIT_OK
+    table = Table("job", "created", "status", "stage", "script", "reason", box=None, pad_edge=False)
+    for job in found:
+        reason = job.reason.text if job.reason else ""
+        table.add_row(job.id, job.created_at[:19], job.status.value, job.stage.value if job.stage else "", job.request.script, reason)
+    say.tables().print(table)
+    return say.EXIT_OK
+
+
+def status(job_id: str, as_json: bool) -> int:
+    """State, reason and stages of one job."""
+    with opened() as local:
+        job = local.store.jobs.get(job_id)
+        runs = local.store.stages.runs(job_id)
+    if as_json:
+        stages = [{"stage": run.stage.value, "attempt": run.attempt, "status": run.status, "seconds": run.seconds} for run in runs]
+        say.result(json.dumps({**_facts(job), "stages": stages}))
+        return say.EXIT_OK
+    say.result(f"{job.id}  {job.status.value}  {job.request.script} {' '.join(job.request.arguments)}".rstrip())
+    for run in runs:
+        say.result(_line(run))
+    if job.reason is not None:
+        say.result(f"  {job.reason.code}: {job.reason.text}")
+    if job.status in (JobStatus.QUEUED, JobStatus.RUNNING):
+        say.result(f"  continue with: llm4llm optimize --resume {job.id}")
+    return say.EXIT_OK
+
+
+def _line(run: StageRun) -> str:
+    took = format_duration(run.seconds) if run.seconds is not None else ""
+    why = f"  {run.reason.text}" if run.reason else ""
+    return f"  {run.stage.value:<11} attempt {run.attempt}  {run.status:<9} {took}{why}".rstrip()
+
+
+def _facts(job: Job) -> dict[str, Any]:
+    """A job without its variables, which may hold secrets."""
+    facts = job.model_dump(mode="json")
+    facts["request"]["environment"] = sorted(job.request.environment)
+    return facts

@@ -1,0 +1,44 @@
+"""Lines for people: results on stdout, everything else on stderr, one line per fact."""
+
+import os
+import sys
+
+from rich.console import Console
+
+from llm4llm.errors import Llm4llmError, UserError
+
+NAME = "llm4llm"
+_WIDE = 140  # columns of a table that nobody's terminal limits
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_UNUSABLE = 2
+EXIT_INTERRUPTED = 130
+
+
+def result(text: str) -> None:
+    """One line on stdout."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """One line on stderr, with our name in front: the script's own lines may stand beside it."""
+    sys.stderr.write(f"{NAME}: {' '.join(text.split())}\n")
+    sys.stderr.flush()
+
+
+def error(fault: Llm4llmError) -> int:
+    """Say what happened and what to do; the exit code for it."""
+    note(str(fault))
+    return EXIT_UNUSABLE if isinstance(fault, UserError) else EXIT_FAILED
+
+
+def tables() -> Console:
+    """A console on stdout that cuts nothing off when it is no terminal."""
+    return Console(soft_wrap=False) if sys.stdout.isatty() else Console(width=_WIDE, no_color=True)
+
+
+def is_live() -> bool:
+    """True if somebody watches stderr on a terminal that can redraw lines."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
