@@ -1,0 +1,24 @@
+"""What a seed's file says about the device it needs."""
+
+from pathlib import Path
+
+import pytest
+
+from llm4llm.stages.task.needs import needs_cuda
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import triton\n", True),
+        ("import triton.language as tl\n", True),
+        ("from triton.language import math\n", True),
+        ("def forward(module, state, x):\n    import triton\n", True),
+        ('"""No triton here."""\nimport torch\n', False),
+        ("from . import triton\n", False),
+    ],
+)
+def test_triton_imports_tell(tmp_path: Path, text: str, expected: bool) -> None:
+    file = tmp_path / "candidate.py"
+    file.write_text(text)
+    assert needs_cuda(file) is expected
