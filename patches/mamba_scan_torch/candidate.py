@@ -15,7 +15,13 @@ from torch import nn
 CONFIGS = [{"chunk": 64}, {"chunk": 32}, {"chunk": 128}]
 _CHUNK_ELEMENTS = 1 << 22  # bound on time * batch * state * channels of one working buffer: 16 MiB of float32
 _CHILDREN = ("in_proj", "x_proj", "dt_proj", "out_proj")
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks_with_kwargs",
+)
 
 
 def prepare(module, chunk=64):
@@ -69,7 +75,10 @@ def _causal_conv(signal, conv):
 
 
 def _scan(module, u, projections, chunk):
-    """h[t] = exp(dt[t] A) h[t-1] + dt[t] B[t] u[t], y[t] = C[t] h[t]: (y as (batch, time, channels), last h as (batch, channels, state))."""
+    """h[t] = exp(dt[t] A) h[t-1] + dt[t] B[t] u[t], y[t] = C[t] h[t].
+
+    Returns y as (batch, time, channels) and the last h as (batch, channels, state).
+    """
     batch, length, channels = u.shape
     rank, width = module.dt_proj.in_features, module.A_log.shape[1]
     steps, b, c = torch.split(projections, [rank, width, width], dim=-1)

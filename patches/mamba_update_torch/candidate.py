@@ -1,9 +1,9 @@
 """Mamba decode, one token with a live cache, with about half of the original's operations, in plain torch (any device; meant for CPUs).
 
 A step of the recurrence is a few thousand multiply-adds, so its cost is the number of operations launched. The original rebuilds
--exp(A_log), concatenates and convolves a four-column window, and keeps the discretised A and B and the new state as separate tensors. Here
--exp(A_log) and the taps are kept from `prepare`, the convolution is one multiply-sum over the window, bias and softplus of the time step ride
-on one matrix product, and the state is updated in place by one multiplication and one multiply-add.
+-exp(A_log), concatenates and convolves a four-column window, and keeps the discretised A and B and the new state as separate tensors.
+Here -exp(A_log) and the taps are kept from `prepare`, the convolution is one multiply-sum over the window, the bias of the time step
+rides on its matrix product, and the state is updated in place by one multiplication and one multiply-add.
 """
 
 import torch
@@ -11,7 +11,13 @@ import torch.nn.functional as F
 from torch import nn
 
 _CHILDREN = ("in_proj", "x_proj", "dt_proj", "out_proj")
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks_with_kwargs",
+)
 
 
 def prepare(module):
