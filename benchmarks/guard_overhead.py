@@ -97,7 +97,18 @@ def main() -> None:
             tables = (torch.zeros(batch, length, 16), torch.zeros(batch, length, 16))
             mask = torch.zeros(batch, 1, length, 16)
             place = torch.arange(length)
-            calls.append(((), {"hidden_states": row, "position_embeddings": tables, "attention_mask": mask, "cache": Cache(), "cache_position": place}))
+            calls.append(
+                (
+                    (),
+                    {
+                        "hidden_states": row,
+                        "position_embeddings": tables,
+                        "attention_mask": mask,
+                        "cache": Cache(),
+                        "cache_position": place,
+                    },
+                )
+            )
             calls[-1][1]["use_cache"] = True
         report("attention: 6 keywords, 6 tensors, a cache", Attention(), calls, effects=False)
         report("the same, original changes its cache", Attention(), calls, effects=True)

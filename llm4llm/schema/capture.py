@@ -13,6 +13,7 @@ class Root(Frozen):
     id: str  # r0, r1, … in order of first use
     module_class: str
     fingerprint: str  # sha256 over classes, configuration and parameter shapes
+    config_sha256: str | None = None  # of the configuration object alone; None if the model has none
     parameters: int
     parameter_bytes: int
     devices: tuple[str, ...]
