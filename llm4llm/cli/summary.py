@@ -1,0 +1,35 @@
+"""The end of a job in a few lines for people."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from llm4llm.cli.deliver import BUNDLE
+
+_HOTSPOTS_SHOWN = 8
+
+
+def summary(report: dict[str, Any], folder: Path) -> Iterator[str]:
+    """Decision, accepted patches, the largest hotspots with their reasons, and where everything lies."""
+    yield _decision(report)
+    for patch in report["accepted"]:
+        counters = f"{patch['sites']} sites, {patch['hits']} hits, {patch['fallbacks']} fallbacks"
+        yield f"  accepted  {patch['module_class']} ({patch['phase']})  by {patch['author']}: {counters}"
+    spots = [spot for spot in report["hotspots"] if spot["status"] != "accepted"]
+    for spot in sorted(spots, key=lambda spot: -float(spot["share"]))[:_HOTSPOTS_SHOWN]:
+        reason = " ".join(spot["reason"].split())
+        yield f"  {spot['status']:<9} {spot['module_class']} ({spot['phase']}, {100 * spot['share']:.0f} %): {reason}"
+    if len(spots) > _HOTSPOTS_SHOWN:
+        yield f"  and {len(spots) - _HOTSPOTS_SHOWN} smaller ones, see the report"
+    yield f"report: {folder / 'report.html'}"
+    if report["bundle"] is not None:
+        yield f"bundle: {folder / BUNDLE}"
+        yield f"use it: llm4llm run --bundle {folder / BUNDLE} {report['job']['request']['script']}"
+
+
+def _decision(report: dict[str, Any]) -> str:
+    end, reason = report["end_to_end"], report["job"]["reason"]
+    if end["decision"] == "accepted" and end["speedup"] is not None and end["ci95"]:
+        low, high = end["ci95"]
+        return f"accepted: {end['speedup']:.2f}x end to end, 95 % interval {low:.2f} to {high:.2f}, confirmed in a fresh process"
+    return str(reason["text"]) if reason else "the job has not ended"
