@@ -1,0 +1,131 @@
+"""Fresh inputs from the captured calls: other values through the same shapes.
+
+Only activations get other values: floating tensors whose values look like a sample of something continuous. Integers, masks, positions,
+tables of cosines and sines, and preallocated zeros mean something by themselves and stay.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from llm4llm.harness.calls import Call
+
+_SAMPLE = 4096
+_FEW = 4  # a mask or a flag has no more different values
+_BLOCKED = -9999.0  # an activation does not reach what masks use for "never"
+
+
+def is_activation(tensor: torch.Tensor) -> bool:
+    """True for floating tensors whose values may be drawn anew without changing what they mean."""
+    if type(tensor) is not torch.Tensor or not tensor.is_floating_point() or tensor.numel() < 2 or tensor.element_size() < 2:
+        return False
+    with torch.no_grad():
+        flat = tensor.detach().reshape(-1)
+        sample = flat[:: max(1, flat.numel() // _SAMPLE)][:_SAMPLE].float()
+        if bool((sample <= _BLOCKED).any()) or not bool(sample.isfinite().all()):
+            return False
+        if len(sample.unique()) <= min(_FEW, sample.numel() - 1):
+            return False
+        return not _has_equal_halves(tensor)
+
+
+def _has_equal_halves(tensor: torch.Tensor) -> bool:
+    """Tables of cosines hold every angle twice; candidates may rely on it."""
+    width = tensor.shape[-1]
+    if width < 4 or width % 2:
+        return False
+    return bool(torch.equal(tensor[..., : width // 2], tensor[..., width // 2 :]))
+
+
+def captured(records: list[dict[str, Any]]) -> list[Call]:
+    """The captured calls of a task, with the tensors marked whose values are free in every call."""
+    made = []
+    for index, record in enumerate(records):
+        call = Call(
+            tuple(record["args"]), dict(record["kwargs"]), record["kept"], record["rng"], record["phase"],
+            f"captured call {index}", index, "captured",
+        )  # fmt: skip
+        free = tuple(position for position, (_, tensor) in enumerate(call.inputs()) if is_activation(tensor))
+        made.append(replace(call, scale=free))
+    return _agreed(made)
+
+
+def _agreed(calls: list[Call]) -> list[Call]:
+    """A tensor that is no activation in one call (a mask that blocks) is none in any: a mask that happens to block nothing looks the same."""
+    fixed = set()
+    for call in calls:
+        free = set(call.scale)
+        fixed |= {path for position, (path, tensor) in enumerate(call.inputs()) if tensor.numel() > 1 and position not in free}
+    agreed = []
+    for call in calls:
+        listed = call.inputs()
+        # small tensors are too short to tell; then the other calls decide
+        agreed.append(replace(call, scale=tuple(position for position in call.scale if listed[position][0] not in fixed)))
+    return agreed
+
+
+@dataclass(frozen=True)
+class Change:
+    """One way to change activations; `together` in words for reports."""
+
+    words: str
+    make: Callable[[torch.Tensor], torch.Tensor]
+
+
+def changes(source: torch.Generator) -> list[Change]:
+    """Ways to draw other values, most telling first; the random ones draw from `source` (a CPU generator)."""
+
+    def noise(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.randn(tensor.shape, generator=source).to(tensor.device)
+
+    def redrawn(tensor: torch.Tensor) -> torch.Tensor:
+        wide = tensor.float()
+        return wide.mean() + wide.std(correction=0) * noise(tensor)
+
+    def same_corners(tensor: torch.Tensor) -> torch.Tensor:
+        new, old = redrawn(tensor).reshape(-1), tensor.float().reshape(-1)
+        if new.numel() > 32:
+            new[:8], new[-8:] = old[:8], old[-8:]
+        return new.view(tensor.shape)
+
+    def zero_rows(tensor: torch.Tensor) -> torch.Tensor:
+        new = redrawn(tensor)
+        if new.dim() > 1:
+            new[..., -1:, :] = 0
+            new.reshape(-1, new.shape[-1])[0] = 0
+        return new
+
+    def perturbed(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.float() * (1 + 0.05 * noise(tensor))
+
+    return [
+        Change("values drawn anew", redrawn),
+        Change("eight times as large", lambda tensor: tensor.float() * 8),
+        Change("a thousandth as large", lambda tensor: tensor.float() * 1e-3),
+        Change("with rows of zeros", zero_rows),
+        Change("negated", lambda tensor: -tensor.float()),
+        Change("new between the same corners", same_corners),
+        Change("slightly perturbed", perturbed),
+    ]
+
+
+def different(calls: list[Call], count: int) -> list[Call]:
+    """At most `count` calls, of as many different shapes as possible, small and large."""
+    kinds: dict[str, Call] = {}
+    for call in calls:
+        kinds.setdefault(call.shapes(), call)
+    ordered = sorted(kinds.values(), key=Call.elements)
+    if len(ordered) <= count:
+        return ordered
+    step = (len(ordered) - 1) / max(1, count - 1)
+    return [ordered[round(index * step)] for index in range(count)]
+
+
+def with_other_values(calls: list[Call], source: torch.Generator, per_change: int) -> Iterator[Call]:
+    """Calls with other values, each change on a few different shapes; calls without activations give none."""
+    picked = different([call for call in calls if call.scale], per_change)
+    for change in changes(source):
+        for call in picked:
+            yield call.changed(change.make, change.words, "values")
