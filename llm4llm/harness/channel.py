@@ -44,6 +44,10 @@ class Channel:
         """Tell the parent of progress within the current request."""
         self._send({"id": self._current, "event": facts})
 
+    def forget(self) -> None:
+        """Let go of the socket without a word to the parent (in a forked child, which must not keep the channel open)."""
+        self._socket.close()
+
     def ok(self, result: dict[str, Any]) -> None:
         self._send({"id": self._current, "ok": result})
 

@@ -3,6 +3,7 @@
 Nothing in here may reach the script: a fault of ours is noted and the call goes on as if nobody watched. Outputs are never kept.
 """
 
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from llm4llm.harness.chains import Call, Chain, Links
 from llm4llm.harness.signatures import call_signature, loop_signature
 from llm4llm.harness.storing import Budget, Stored, TooLarge, stored
 from llm4llm.harness.workload import FORWARD, LOOP, MAX_WALL_SAMPLES, DriverEntry, Example, Reason, RootEntry, Step, Workload
+from llm4llm.runtime.signature import root_fingerprint
 
 IDLE, WAITING, INSIDE = 0, 1, 2  # no recorded call; in a method that has not called a module yet; in a recorded call
 MAX_ROOTS = 64
@@ -138,6 +140,7 @@ class Recorder:
         roots = list(dict.fromkeys(driver.root for driver in drivers))
         for index, root in enumerate(roots):
             root.id = f"r{index}"
+            root.fingerprint = self._guarded(root.module, functools.partial(root_fingerprint, root.module)) or ""
         for index, driver in enumerate(drivers):
             driver.id = f"d{index}"
         self.workload.roots, self.workload.drivers = roots, drivers
@@ -274,7 +277,7 @@ class Recorder:
         if len(self._roots) >= MAX_ROOTS:
             self.note("many_roots", f"only the first {MAX_ROOTS} models are watched, because each one is kept in memory")
             return None
-        root = RootEntry("", module, type(module).__qualname__)
+        root = RootEntry("", module, type(module).__name__)
         self._roots[id(module)] = root
         self._offloaded[id(module)] = refusals.is_offloaded(module)
         return root
