@@ -11,9 +11,9 @@ from llm4llm.harness.attribution import BUSY, Row
 
 Bound = Literal["memory", "compute", "launch", "host", "unknown"]
 
-# Floating point operations per byte above which arithmetic, not memory, is the limit, by bytes per number: dense tensor-core peak over memory
-# bandwidth of current data-centre parts (H100 and H200 data sheets: 989 TFLOP/s over 3.35 to 4.8 TB/s in 16 bit; TF32 is off by default, so
-# 32 bit has 67 TFLOP/s).
+# Floating point operations per byte above which arithmetic, not memory, is the limit, by bytes per number: dense tensor-core peak over
+# memory bandwidth of current data-centre parts (H100 and H200 data sheets: 989 TFLOP/s over 3.35 to 4.8 TB/s in 16 bit; TF32 is off by
+# default, so 32 bit has 67 TFLOP/s).
 GPU_BALANCE = {2: 200.0, 4: 15.0, 8: 7.0}
 HOST_SHARE = 0.5  # work that the machine could do in less than this part of the time: calling it is the limit
 
