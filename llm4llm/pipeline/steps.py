@@ -8,7 +8,6 @@ from llm4llm.assets import Seed
 from llm4llm.kit import iso
 from llm4llm.schema.acceptance import Acceptance, Patch
 from llm4llm.schema.base import Frozen
-from llm4llm.schema.bundle import Bundle
 from llm4llm.schema.candidate import Candidate
 from llm4llm.schema.capture import Capture
 from llm4llm.schema.episode import Episode, Episodes, Trial
@@ -20,6 +19,7 @@ from llm4llm.schema.task import Task
 from llm4llm.schema.verdict import Passed
 from llm4llm.stages.acceptance.run import Proposal
 from llm4llm.stages.acceptance.run import run as accept
+from llm4llm.stages.bundle.run import run as pack
 from llm4llm.stages.capture.run import ResolveTarget
 from llm4llm.stages.capture.run import run as capture
 from llm4llm.stages.episode.run import Assignment
@@ -32,7 +32,6 @@ from llm4llm.store import Store
 from llm4llm.store.candidates import JudgedIn
 
 _T = TypeVar("_T")
-Pack = Callable[[Job, Results, Tools], Bundle]
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,6 @@ class Plan:
 
     seeds: tuple[Seed, ...]
     resolve_target: ResolveTarget
-    pack: Pack
     min_share: float = MIN_SHARE
     trials_per_task: int = 8
 
@@ -181,7 +179,7 @@ def _acceptance(bench: Bench) -> Acceptance:
 
 
 def _bundle(bench: Bench) -> Packed:
-    return Packed(bundle=bench.plan.pack(bench.job, bench.results, bench.tools))
+    return Packed(bundle=pack(bench.job, bench.results, bench.tools))
 
 
 STEPS: tuple[Step, ...] = (

@@ -37,8 +37,8 @@ class LiveHost:
     """Implements the stages' Host. Not for use by two threads."""
 
     def __init__(self, sandbox: Sandbox, setting: HostSetting, clock: Clock) -> None:
-        self._sandbox = sandbox
-        self._setting = setting
+        self.sandbox = sandbox
+        self.setting = setting
         self._clock = clock
         self._child: Child | None = None
         self._rebuilds = 0
@@ -67,7 +67,7 @@ class LiveHost:
 
     def _capture(self, name: str, limit_s: float, on_event: OnEvent | None) -> Ok | Failed:
         self.close()
-        limit_s = min(limit_s, self._setting.script_time_limit_s)
+        limit_s = min(limit_s, self.setting.script_time_limit_s)
         self._child = self._started(name, limit_s)
         return self._noted(self._child.request("capture", {}, limit_s + GRACE_S, on_event))
 
@@ -76,7 +76,7 @@ class LiveHost:
         if self._rebuilds >= MAX_REBUILDS:
             return Failed("died", f"the live host was built again {MAX_REBUILDS} times and died each time")
         self._rebuilds += 1
-        answer = self._capture("rebuilt", self._setting.script_time_limit_s, None)
+        answer = self._capture("rebuilt", self.setting.script_time_limit_s, None)
         return answer if isinstance(answer, Failed) else None
 
     def _bare(self, op: str, payload: dict[str, Any], timeout_s: float) -> Ok | Failed:
@@ -93,7 +93,7 @@ class LiveHost:
 
     def _started(self, name: str, limit_s: float) -> Child:
         """A host whose script's standard streams are NAME.stdout and NAME.stderr in the job's folder."""
-        setting, request = self._setting, self._setting.job.request
+        setting, request = self.setting, self.setting.job.request
         unchanged = False
         with contextlib.suppress(OSError):
             unchanged = sha256_file(Path(request.script)) == request.script_sha256
@@ -122,4 +122,4 @@ class LiveHost:
             environment=request.environment,
             limits=setting.limits,
         )
-        return self._sandbox.start(spec)
+        return self.sandbox.start(spec)

@@ -1,16 +1,15 @@
 """How much memory a child may use on this machine."""
 
 import contextlib
+import os
 from pathlib import Path
-
-import psutil
 
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 def machine_bytes() -> int:
     """Memory of the machine, or of the container that we run in if that has less."""
-    total = int(psutil.virtual_memory().total)
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for file in _CGROUP_LIMITS:
         with contextlib.suppress(OSError, ValueError):
             total = min(total, int(file.read_text()))

@@ -131,7 +131,8 @@ def _extracted(job: Job, spots: list[Hotspot], wanted: Wanted, tools: Tools, ski
 def _extract(spots: list[Hotspot], tools: Tools) -> Ok | Failed:
     folder = tools.scratch / "tasks"
     folder.mkdir(parents=True, exist_ok=True)
-    payload = {"hotspots": [spot.id for spot in spots], "out": str(folder), "max_bytes": MAX_BYTES}
+    shares = {spot.id: spot.share for spot in spots}
+    payload = {"hotspots": list(shares), "out": str(folder), "max_bytes": MAX_BYTES, "shares": shares}
     return tools.host.request("extract", payload, tools.seconds_left() + GRACE_S)
 
 

@@ -18,12 +18,10 @@ from llm4llm.pipeline.advance import advance
 from llm4llm.pipeline.steps import Plan
 from llm4llm.sandbox.answer import Failed, Ok, OnEvent
 from llm4llm.schema.acceptance import Patch, Trialled
-from llm4llm.schema.bundle import Bundle
 from llm4llm.schema.event import Event
 from llm4llm.schema.job import Budget, Job, Request
 from llm4llm.schema.measurement import Paired
 from llm4llm.schema.reason import Reason
-from llm4llm.schema.results import Results
 from llm4llm.schema.target import TargetProfile
 from llm4llm.schema.task import Task
 from llm4llm.schema.verdict import Incorrect, Passed, Verdict
@@ -155,12 +153,7 @@ class World:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(f'"""{name}"""\n')
             seeds.append(Seed(name, file))
-        return Plan(seeds=tuple(seeds), resolve_target=target, pack=self.pack)
-
-    def pack(self, job: Job, results: Results, tools: Tools) -> Bundle:
-        assert results.acceptance is not None
-        sha256 = tools.blobs.put(b"archive")
-        return Bundle(sha256=sha256, bytes=7, patches=len(results.acceptance.kept), manifest_sha256="0" * 64)
+        return Plan(seeds=tuple(seeds), resolve_target=target)
 
     def advance(self, job: Job, hear: Callable[[Event], None] | None = None) -> Job:
         def progress(event: Event) -> None:

@@ -59,7 +59,7 @@ def test_a_job_that_has_ended_is_left_as_it_is(world: World) -> None:
     assert world.host.asked == asked
 
 
-KILLS = [f"stage_started:{stage}:1" for stage in STAGES] + [f"stage_finished:{stage}:1" for stage in STAGES]
+KILLS = [f"stage_started:{stage}:1" for stage in STAGES] + [f"stage_finished:{stage}:1" for stage in ("task", "bundle")]
 
 
 @pytest.mark.parametrize("kill_at", [*KILLS, "trial:episode:1", "trial:episode:2", "trial:acceptance:1", "note:profile:1"])
@@ -169,7 +169,7 @@ def test_every_hotspot_without_a_task_says_why(world: World) -> None:
     plan = world.plan()
     file = world.folder / "seeds" / "kernel.py"
     file.write_text("import triton.language as tl\n")
-    world.plan = lambda: type(plan)((*plan.seeds, type(plan.seeds[0])("kernel", file)), plan.resolve_target, plan.pack)  # type: ignore[method-assign]
+    world.plan = lambda: type(plan)((*plan.seeds, type(plan.seeds[0])("kernel", file)), plan.resolve_target)  # type: ignore[method-assign]
     job = world.advance(world.submit())
     assert statuses(world, job) == {
         "h_Slow": ("accepted", "gain"),

@@ -1,0 +1,54 @@
+"""The judge as the stages see it: one verdict per call, whatever happens to the processes behind it."""
+
+from pathlib import Path
+from typing import Any
+
+from llm4llm.assets import resolve_target
+from llm4llm.errors import BadCandidate, BadTaskFolder, StageError
+from llm4llm.sandbox import Sandbox
+from llm4llm.schema.job import Job
+from llm4llm.schema.task import Task
+from llm4llm.schema.verdict import Failed, Verdict
+from llm4llm.stages.verdict.judging import judge_candidate
+
+_SEED = 0
+_HELD_OUT_SEED = 20_011  # any other number: inputs drawn from it were never shown to an agent
+_TIMING_SHARE = 0.3  # of the time limit; the rest is for starting processes and for the gates
+_GATES_SHARE = 0.4
+_MAX_TIMING_S = 20.0
+_MAX_GATES_S = 60.0
+
+
+class JobJudge:
+    """Implements the stages' Judge for one job."""
+
+    def __init__(self, sandbox: Sandbox, job: Job) -> None:
+        self._sandbox = sandbox
+        self._python = job.request.python
+
+    def __call__(self, task: Task, candidate_file: Path, *, time_limit_s: float, held_out: bool = False) -> Verdict:
+        """The verdict; a judge that fails is the verdict `failed` with its reason, so that one bad task never ends a job."""
+        if task.folder is None:
+            raise AssertionError(f"{task.id} has no folder")
+        options = {
+            "seed": _HELD_OUT_SEED if held_out else _SEED,
+            "seconds": min(_MAX_TIMING_S, _TIMING_SHARE * time_limit_s),
+            "gate_seconds": min(_MAX_GATES_S, _GATES_SHARE * time_limit_s),
+            "time_limit_s": time_limit_s,
+            **_target_options(task),
+        }
+        try:
+            return judge_candidate(Path(task.folder), candidate_file, options, self._sandbox, self._python)
+        except (BadTaskFolder, BadCandidate, StageError) as error:
+            return Failed(kind=error.code, reason=str(error))
+
+
+def _target_options(task: Task) -> dict[str, Any]:
+    """What kernels are compiled for, and the shared memory that they may use there."""
+    if task.target.startswith("sm_"):
+        return {"capabilities": [int(task.target.removeprefix("sm_"))]}  # a GPU without a datasheet: see assets.target_for
+    target = resolve_target(task.target, None, None)
+    if target.capability is None:
+        return {}
+    limit = {} if target.shared_bytes_per_block is None else {"shared_bytes": target.shared_bytes_per_block}
+    return {"capabilities": [target.capability], **limit}

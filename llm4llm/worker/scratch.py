@@ -1,0 +1,25 @@
+"""The folder of a job: what its processes write, and what of it stays once the job has ended."""
+
+import shutil
+from pathlib import Path
+
+from llm4llm.schema.job import Job, StageName
+
+_KEPT = {"lock", "script.stdout", "script.stderr"}
+_TASKS = "tasks"
+
+
+def job_folder(home: Path, job_id: str) -> Path:
+    return home / "jobs" / job_id
+
+
+def clear_ended(folder: Path, job: Job) -> None:
+    """Remove what nobody needs after the end: tasks alone may be gigabytes. They stay if they are what the job was for."""
+    kept = _KEPT | {_TASKS} if job.request.stop_after is StageName.TASK else _KEPT
+    for entry in folder.iterdir():
+        if entry.name in kept:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
