@@ -13,7 +13,7 @@ from llm4llm.errors import UserError
 from llm4llm.kit import canonical_json
 from llm4llm.schema.job import Job, JobStatus
 from llm4llm.service.jobs import submit
-from llm4llm.worker.run import run_job
+from llm4llm.worker.local import run_job
 
 
 def start(options: Options, out: Path | None, as_json: bool) -> int:
@@ -39,8 +39,8 @@ def work(local: Opened, job: Job, quiet: bool = False) -> Job:
         return job
     try:
         with watching(Path(job.request.script).name, job.request.budget.seconds, quiet) as progress:
-            return run_job(job.id, local.settings, local.store, local.sandbox, progress)
-    except (KeyboardInterrupt, SystemExit):
+            return run_job(job.id, local.settings, progress)
+    except KeyboardInterrupt:
         say.note(f"interrupted; continue with: llm4llm optimize --resume {job.id}")
         raise
 

@@ -30,24 +30,30 @@ class JobJudge:
         """The verdict; a judge that fails is the verdict `failed` with its reason, so that one bad task never ends a job."""
         if task.folder is None:
             raise AssertionError(f"{task.id} has no folder")
-        options = {
-            "seed": _HELD_OUT_SEED if held_out else _SEED,
-            "seconds": min(_MAX_TIMING_S, _TIMING_SHARE * time_limit_s),
-            "gate_seconds": min(_MAX_GATES_S, _GATES_SHARE * time_limit_s),
-            "time_limit_s": time_limit_s,
-            **_target_options(task),
-        }
+        seed = _HELD_OUT_SEED if held_out else _SEED
+        options = judge_options(task.target, time_limit_s, seed)
         try:
             return judge_candidate(Path(task.folder), candidate_file, options, self._sandbox, self._python)
         except (BadTaskFolder, BadCandidate, StageError) as error:
             return Failed(kind=error.code, reason=str(error))
 
 
-def _target_options(task: Task) -> dict[str, Any]:
+def judge_options(target: str, time_limit_s: float, seed: int = _SEED) -> dict[str, Any]:
+    """How a time limit in seconds is split, what kernels are compiled for, and from which seed fresh inputs are drawn."""
+    return {
+        "seed": seed,
+        "seconds": min(_MAX_TIMING_S, _TIMING_SHARE * time_limit_s),
+        "gate_seconds": min(_MAX_GATES_S, _GATES_SHARE * time_limit_s),
+        "time_limit_s": time_limit_s,
+        **_target_options(target),
+    }
+
+
+def _target_options(name: str) -> dict[str, Any]:
     """What kernels are compiled for, and the shared memory that they may use there."""
-    if task.target.startswith("sm_"):
-        return {"capabilities": [int(task.target.removeprefix("sm_"))]}  # a GPU without a datasheet: see assets.target_for
-    target = resolve_target(task.target, None, None)
+    if name.startswith("sm_"):
+        return {"capabilities": [int(name.removeprefix("sm_"))]}  # a GPU without a datasheet: see assets.target_for
+    target = resolve_target(name, None, None)
     if target.capability is None:
         return {}
     limit = {} if target.shared_bytes_per_block is None else {"shared_bytes": target.shared_bytes_per_block}
