@@ -85,7 +85,7 @@ def execute(run: ScriptRun, finished: Callable[[], None]) -> End:
     limit = TimeLimit(run.time_limit_s)
     limit.start()
     with traces.hidden(), exits.ExitCallbacks() as callbacks:
-        end = _ended(_attempt(limit, lambda: _run_main(run.script)), limit)
+        end = ended(_attempt(limit, lambda: run_main(run.script)), limit)
         for step in (exits.wait_for_threads, callbacks.run, exits.end_children):
             interrupted = _attempt(limit, step)
             if isinstance(interrupted, TimeUp):
@@ -111,7 +111,7 @@ def _attempt(limit: TimeLimit, part: Callable[[], None]) -> BaseException | None
     return None
 
 
-def _run_main(path: str) -> None:
+def run_main(path: str) -> None:
     with io.open_code(path) as file:
         source = file.read()
     main = ModuleType("__main__")
@@ -125,7 +125,7 @@ def _time_up() -> End:
     return End("time_up", None, "the script's time limit was reached")
 
 
-def _ended(error: BaseException | None, limit: TimeLimit) -> End:
+def ended(error: BaseException | None, limit: TimeLimit) -> End:
     """What the interpreter would do with the exception that left the script; its text goes to the script's stderr."""
     if limit.fired:
         return _time_up()
