@@ -159,6 +159,8 @@ def _prepared(spec: PatchSpec, patch: Patch, path: str, module: nn.Module) -> Si
         now = list(vars(module).items())
         same = len(now) == len(before) and all(key == was and value is old for (key, value), (was, old) in zip(now, before))
         if not same or not unchanged():
+            vars(module).clear()
+            vars(module).update(before)
             raise Refused("prepare_changed_module", f"patch {spec.name} changed {path or 'the root'} while preparing, which it must not")
     return Site(
         patch=patch,

@@ -33,7 +33,9 @@ def compile_guard(domain: dict[str, Any], module: nn.Module) -> Guard:
             return "binding"
         grad = torch.is_grad_enabled()
         live = owner()
-        if live is None or (grad and needs_grad(live, [value for _, value in laid_out(args, kwargs)])):
+        if live is None:
+            return "module_gone"
+        if grad and needs_grad(live, [value for _, value in laid_out(args, kwargs)]):
             return "grad_enabled"
         training = live.training
         best, reason = -1, "binding"

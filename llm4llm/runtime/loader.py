@@ -22,6 +22,7 @@ import sys
 import tempfile
 import weakref
 import zipfile
+import zlib
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path, PurePosixPath
 from types import CodeType, ModuleType
@@ -135,7 +136,7 @@ def read_files(location: Path) -> dict[str, bytes]:
             return _read_archive(archive)
     except FileNotFoundError:
         raise Refused("bundle_missing", f"{location} does not exist") from None
-    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as error:
         raise Refused("bundle_damaged", f"{location} is no readable zip archive ({error})") from None
 
 

@@ -3,12 +3,13 @@
 import json
 import stat
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pydantic import ValidationError
 
-from llm4llm.errors import UserError
+from llm4llm.errors import BadBundle
 from llm4llm.kit import sha256_bytes
 from llm4llm.stages.bundle.manifest import Manifest
 from llm4llm.stages.bundle.pack import PACKAGE
@@ -16,24 +17,17 @@ from llm4llm.stages.bundle.pack import PACKAGE
 MAX_FILES, MAX_FILE_BYTES, MAX_TOTAL_BYTES = 2000, 16 << 20, 64 << 20  # as the loader has them
 
 
-class NoBundle(UserError):
-    code = "no_bundle"
-
-    def __init__(self, path: Path, why: str) -> None:
-        super().__init__(f"{path} is no bundle ({why})", "give a bundle.zip that llm4llm optimize wrote, or its unpacked folder")
-
-
 def inspect(path: Path) -> dict[str, Any]:
-    """The manifest. Raises NoBundle if there is none that can be read."""
+    """The manifest. Raises BadBundle if there is none that can be read."""
     files, problems = _read(path)
     if "manifest.json" not in files:
-        raise NoBundle(path, problems[0] if problems else "it has no manifest.json")
+        raise BadBundle(str(path), problems[0] if problems else "it has no manifest.json")
     try:
         manifest = json.loads(files["manifest.json"])
     except ValueError as error:
-        raise NoBundle(path, "its manifest.json is no JSON") from error
+        raise BadBundle(str(path), "its manifest.json is no JSON") from error
     if not isinstance(manifest, dict):
-        raise NoBundle(path, "its manifest.json is no object")
+        raise BadBundle(str(path), "its manifest.json is no object")
     return manifest
 
 
@@ -79,9 +73,9 @@ def _read(path: Path) -> tuple[dict[str, bytes], list[str]]:
         with zipfile.ZipFile(path) as archive:
             return _read_archive(archive)
     except FileNotFoundError:
-        raise NoBundle(path, "there is no such file") from None
-    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError) as error:
-        raise NoBundle(path, f"no readable zip archive: {error}") from error
+        return {}, ["there is no such file"]
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as error:
+        return {}, [f"it can't be read as a zip archive: {error}"]
 
 
 def _read_archive(archive: zipfile.ZipFile) -> tuple[dict[str, bytes], list[str]]:

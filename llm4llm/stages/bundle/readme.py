@@ -2,7 +2,6 @@
 
 from typing import Any
 
-
 _USE = """```python
 import sys
 sys.path.insert(0, "bundle.zip")  # or the unpacked folder
