@@ -58,6 +58,11 @@ class _Course:
         self.tools = tools
         self.trials: list[Trialled] = []
         self._until = tools.deadline - CONFIRMATION_SHARE * tools.seconds_left()
+        self._longest = 0.0  # seconds that a trial took, references and preparation included
+
+    def room_for_more(self) -> bool:
+        """True if another trial leaves time for the trial of the whole set."""
+        return self._until - self.tools.clock.monotonic() >= 2.0 * self._longest
 
     def trial_seconds(self, still_to_come: int) -> float:
         """An equal part of the time before the confirmation; 0 if that is too little for a trial."""
@@ -72,10 +77,15 @@ class _Course:
             return "budget_spent", "no time was left to try this on the live model; give the job a larger --budget"
         return None
 
-    def measure(self, patches: tuple[Patch, ...], base: tuple[Patch, ...], threshold: float, still_to_come: int) -> Trialled:
-        """One trial on the live instance; its record is kept whatever it says."""
-        seconds = self.trial_seconds(still_to_come)
+    def last_seconds(self) -> float:
+        """For the trial that nothing may be kept without: it may take from the confirmation's time."""
+        left = self.tools.seconds_left()
+        return max(self.trial_seconds(1), MIN_TRIAL_S if left >= MIN_TRIAL_S else 0.0)
+
+    def measure(self, patches: tuple[Patch, ...], base: tuple[Patch, ...], threshold: float, seconds: float) -> Trialled:
+        """One trial on the live instance; its record is kept whatever it says. `seconds` of 0: no time is left for it."""
         stop = self.stopped(seconds)
+        started = self.tools.clock.monotonic()
         if stop is not None:
             trial = dropped(patches, *stop)
         else:
@@ -89,6 +99,7 @@ class _Course:
             # loading, preparing and first-call compilation come on top of the measured time
             answer = self.tools.host.request("trial", payload, timeout_s=3.0 * seconds + 300.0)
             trial = decided(patches, answer, threshold)
+            self._longest = max(self._longest, self.tools.clock.monotonic() - started)
         self.trials.append(trial)
         self.tell(trial)
         return trial
@@ -129,7 +140,8 @@ def _one_by_one(course: _Course, proposals: Sequence[Proposal]) -> list[_Kept]:
     for position, proposal in enumerate(ranked):
         base = tuple(item.patch for item in kept)
         # the last trial of all puts the whole set in place
-        trial = course.measure((proposal.patch,), base, threshold, len(ranked) - position + 1)
+        seconds = course.trial_seconds(len(ranked) - position + 1) if course.room_for_more() or not kept else 0.0
+        trial = course.measure((proposal.patch,), base, threshold, seconds)
         if trial.decision == "keep":
             kept.append(_Kept(proposal.patch, trial))
     return kept
@@ -164,7 +176,7 @@ def _whole_set(course: _Course, kept: list[_Kept]) -> Trialled:
     alone = kept[0].trial.timing  # the first kept patch was measured against the unpatched model
     if len(kept) == 1 and alone is not None and alone.ci95 is not None and alone.ci95[0] > threshold and _had_no_base(course, kept[0]):
         return kept[0].trial
-    trial = course.measure(patches, (), threshold, 1)
+    trial = course.measure(patches, (), threshold, course.last_seconds())
     if trial.decision == "keep" and len(kept) > 1 and _had_no_base(course, kept[0]) and alone and alone.ci95 and trial.timing:
         best, whole = alone.ci95[0], trial.timing.ci95
         if whole is not None and whole[1] < best:
