@@ -162,7 +162,7 @@ def _scan(module, u, projections):
         for a_t, h_t in zip(a.unbind(0), h.unbind(0), strict=True):
             last = h_t.addcmul_(a_t, last)
         y[:, start:stop] = torch.matmul(c[start:stop, :, None, :], h).squeeze(2).transpose(0, 1)
-    return y, last.transpose(1, 2).contiguous()
+    return y, last.transpose(1, 2).clone(memory_format=torch.contiguous_format)
 
 
 def _read(args, kwargs):

@@ -43,8 +43,10 @@ def _layer_norm(
     scale = tl.load(weight + column, mask=column < WIDTH, other=0.0).to(tl.float32)
     mean = tl.sum(value, axis=1) / WIDTH
     centred = tl.where((column < WIDTH)[None, :], value - mean[:, None], 0.0)
-    inverse = tl.rsqrt(tl.sum(centred * centred, axis=1) / WIDTH + eps)
-    result = centred * inverse[:, None] * scale[None, :]
+    # the rounding of a large mean shifts the whole row: what is left of it is taken out as well
+    rest = tl.sum(centred, axis=1) / WIDTH
+    variance = tl.sum(centred * centred, axis=1) / WIDTH - rest * rest
+    result = (centred - rest[:, None]) * tl.rsqrt(variance + eps)[:, None] * scale[None, :]
     if HAS_BIAS:
         result += tl.load(bias + column, mask=column < WIDTH, other=0.0).to(tl.float32)[None, :]
     tl.store(out + row[:, None] * WIDTH + column[None, :], result.to(out.dtype.element_ty), mask=inside)

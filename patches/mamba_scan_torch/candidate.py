@@ -102,7 +102,7 @@ def _scan(module, u, projections, chunk):
             last = h_t.addcmul_(a_t, last)
         y[:, start:stop] = torch.matmul(c[start:stop, :, None, :], h).squeeze(2).transpose(0, 1)
         last = last.clone()  # the next chunk overwrites the buffer
-    return y, last.transpose(1, 2).contiguous()
+    return y, last.transpose(1, 2).clone(memory_format=torch.contiguous_format)
 
 
 def _read(args, kwargs):

@@ -87,7 +87,7 @@ def _softplus(x):
     """log(1 + exp(x)) with a small relative error for very negative x too (Kahan's correction), x itself above 20."""
     e = tl.exp(tl.minimum(x, 20.0))
     s = 1.0 + e
-    return tl.where(x > 20.0, x, tl.where(s == 1.0, e, tl.log(s) * (e / (s - 1.0))))
+    return tl.where(x > 20.0, x, tl.where(s == 1.0, e, tl.log(s) * (e / tl.where(s == 1.0, 1.0, s - 1.0))))
 
 
 @triton.jit(do_not_specialize=["length"])
