@@ -172,6 +172,9 @@ def judge(
         Path, typer.Argument(metavar="CANDIDATE.py", help="One file with forward(module, state, ...).", show_default=False)
     ],
     python: Python = None,
+    target: Annotated[
+        str, typer.Option("--target", metavar="NAME", help="GPU that kernels are compiled for: auto is the task's own.")
+    ] = "auto",
     time_limit: Annotated[str, typer.Option("--time-limit", metavar="TIME", help="Time that the verdict may take.")] = "5m",
     as_json: Json = False,
 ) -> None:
@@ -187,7 +190,7 @@ def judge(
     """
     from llm4llm.cli import judge as command
 
-    raise typer.Exit(command.judge(task, candidate, python, time_limit, as_json))
+    raise typer.Exit(command.judge(task, candidate, command.How(target, time_limit, python), as_json))
 
 
 @app.command(cls=_WithScriptArguments)

@@ -1,8 +1,10 @@
 """judge: one verdict on one candidate."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
+from llm4llm.assets import AUTO
 from llm4llm.cli import say
 from llm4llm.cli.opened import settings_with_home
 from llm4llm.cli.request import interpreter
@@ -13,12 +15,24 @@ from llm4llm.schema.verdict import Passed, Verdict
 from llm4llm.stages.verdict.judging import judge_candidate
 from llm4llm.worker.judge import judge_options
 
+_NOTHING_TO_COMPILE_FOR = "cpu"
 
-def judge(task: Path, candidate: Path, python: str | None, time_limit: str, as_json: bool) -> int:
+
+@dataclass(frozen=True)
+class How:
+    """How to judge."""
+
+    target: str
+    time_limit: str
+    python: str | None
+
+
+def judge(task: Path, candidate: Path, how: How, as_json: bool) -> int:
     """Print the verdict; 0 passed, 1 not passed. BadTaskFolder, BadCandidate for what can't be judged at all."""
     with Sandbox(settings_with_home().home) as sandbox:
-        options = judge_options(_target(task), parse_duration(time_limit))
-        verdict = judge_candidate(task, candidate, options, sandbox, interpreter(python))
+        wanted = _target(task) if how.target == AUTO else how.target
+        options = judge_options(wanted or _NOTHING_TO_COMPILE_FOR, parse_duration(how.time_limit))
+        verdict = judge_candidate(task, candidate, options, sandbox, interpreter(how.python))
     if as_json:
         say.result(json.dumps(verdict.model_dump(mode="json")))
     else:
@@ -26,12 +40,12 @@ def judge(task: Path, candidate: Path, python: str | None, time_limit: str, as_j
     return say.EXIT_OK if isinstance(verdict, Passed) else say.EXIT_FAILED
 
 
-def _target(task: Path) -> str:
-    """The target that the task was made for; BadTaskFolder if that can't be read."""
+def _target(task: Path) -> str | None:
+    """The target that the task was made for; None if it names none. BadTaskFolder if that can't be read."""
     try:
         facts = json.loads((task / "task.json").read_text(encoding="utf-8"))
-        return str(facts["target"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return None if facts.get("target") is None else str(facts["target"])
+    except (OSError, ValueError, AttributeError) as error:
         why = "there is no task.json in it" if isinstance(error, OSError) else "its task.json is not what llm4llm tasks writes"
         raise BadTaskFolder(str(task), why) from error
 

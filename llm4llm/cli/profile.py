@@ -12,7 +12,7 @@ from llm4llm.cli.deliver import check_output_folder, deliver
 from llm4llm.cli.opened import opened
 from llm4llm.cli.optimize import exit_code, say_reason, work
 from llm4llm.cli.request import Options, make_request
-from llm4llm.kit import canonical_json
+from llm4llm.kit import canonical_json, write_atomic
 from llm4llm.schema.job import Job, JobStatus
 from llm4llm.schema.profile import Hotspot, ProfileReport
 from llm4llm.schema.results import Results
@@ -55,10 +55,19 @@ def tasks(options: Options, out: Path) -> int:
                 "share": task.share,
             }
             say.result(json.dumps({**facts, "folder": str(out.absolute() / task.id)}))
-        for reason in {reason.text for reason in selection.skipped.values()} if selection else ():
-            say.note(f"skipped: {reason}")
+    _say_skipped(results)
     _say_end(job, results)
     return exit_code(job)
+
+
+def _say_skipped(results: Results) -> None:
+    """One line per kind of reason."""
+    by_code: dict[str, list[str]] = {}
+    for reason in results.task.skipped.values() if results.task else ():
+        by_code.setdefault(reason.code, []).append(reason.text)
+    for texts in by_code.values():
+        more = f" (and {len(texts) - 1} more like this)" if len(texts) > 1 else ""
+        say.note(f"skipped: {texts[0]}{more}")
 
 
 def _move(task: Task, place: Path) -> None:
@@ -69,6 +78,9 @@ def _move(task: Task, place: Path) -> None:
     shutil.rmtree(draft, ignore_errors=True)
     shutil.move(task.folder, draft)
     shutil.rmtree(place, ignore_errors=True)
+    facts = json.loads((draft / "task.json").read_text(encoding="utf-8"))
+    # the live host does not know for which target a job is
+    write_atomic(draft / "task.json", json.dumps({**facts, "target": task.target}, indent=1))
     draft.rename(place)
 
 
@@ -101,7 +113,8 @@ def _print(report: ProfileReport) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("module family")
     table.add_column("phase")
-    for name in ("calls", "sites", "share", "self", "device ms" if on_device else "host ms", "ceiling"):
+    table.add_column("where", overflow="fold")
+    for name in ("calls", "share", "self", "device ms" if on_device else "host ms", "ceiling"):
         table.add_column(name, justify="right")
     table.add_column("bound")
     table.add_column("note", overflow="fold")
@@ -126,8 +139,8 @@ def _row(spot: Hotspot, on_device: bool) -> tuple[str, ...]:
     return (
         spot.module_class,
         spot.phase,
+        _where(spot),
         str(spot.calls),
-        str(len(spot.paths)),
         f"{100 * spot.share:.1f} %",
         f"{100 * spot.self_share:.1f} %",
         f"{time_ms:,.2f}" if time_ms is not None else "",
@@ -135,3 +148,9 @@ def _row(spot: Hotspot, on_device: bool) -> tuple[str, ...]:
         spot.bound,
         spot.refusal.text if spot.refusal else "",
     )
+
+
+def _where(spot: Hotspot) -> str:
+    """The first instance, and how many more there are."""
+    first = spot.paths[0] or "the model itself" if spot.paths else ""
+    return f"{first} +{len(spot.paths) - 1}" if len(spot.paths) > 1 else first

@@ -50,7 +50,7 @@ def hotspot_bars(hotspots: list[dict[str, Any]]) -> str:
 
 def paired_samples(baseline_ms: list[float], patched_ms: list[float]) -> str:
     """Both variants over the pairs in the order in which they were taken; empty without pairs."""
-    if not baseline_ms:
+    if not baseline_ms or not patched_ms:
         return ""
     numbers = list(range(1, len(baseline_ms) + 1))
     figure = go.Figure()
