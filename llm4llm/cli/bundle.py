@@ -1,13 +1,43 @@
 """Bundles: run a script with one, look into one, check one."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from llm4llm.cli import say
+from llm4llm.cli.opened import settings_with_home
+from llm4llm.cli.request import Options, interpreter
 from llm4llm.errors import BadBundle
+from llm4llm.sandbox import ChildSpec, Sandbox, with_given, without_secrets
+from llm4llm.service.script import read_script
 from llm4llm.stages.bundle import inspect as contents
+
+
+def run(bundle: Path, options: Options) -> int:
+    """The script's own exit code, 128 + n for one that signal n ended; BadBundle and ScriptNotFound before anything runs."""
+    problems = contents.verify(bundle)
+    if problems:
+        raise BadBundle(str(bundle), problems[0])
+    script = os.path.abspath(options.script)
+    read_script(script)
+    spec = ChildSpec(
+        module="llm4llm.harness.launch",
+        python=interpreter(options.python),
+        working_directory=Path.cwd(),
+        arguments=("--bundle", os.path.abspath(bundle), str(options.script), "--", *options.script_arguments),
+        # the user's own run: whatever the script sees without us, except secrets, because a bundle is somebody's code
+        environment=with_given(_ours_left_out(without_secrets(os.environ)), options.environment, os.environ),
+        channel=False,
+    )
+    with Sandbox(settings_with_home().home) as sandbox:
+        exit_code = sandbox.execute(spec)
+    return exit_code if exit_code >= 0 else 128 - exit_code
+
+
+def _ours_left_out(environment: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if not name.startswith("LLM4LLM_")}
 
 
 def inspect(bundle: Path, as_json: bool) -> int:

@@ -47,7 +47,7 @@ def test_help_shows_where_the_script_arguments_go(capsys: pytest.CaptureFixture[
         (["optimize", "a.py", "--resume", "job_x"], "--resume"),
         (["tasks", "a.py"], "--out"),
         (["judge", "only-one"], "CANDIDATE"),
-        (["optimize", "a.py", "--min-gain", "much"], "much"),
+        (["optimize", "a.py", "--min-gain", "much"], "--min-gain"),
         (["optimize", "a.py", "--budget", "soon"], "10m"),
         (["optimize", "a.py", "--env", "NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE"),
         (["optimize", "a.py", "--python", "no-such-python"], "no-such-python"),
