@@ -64,6 +64,11 @@ def generator(device: str, state: torch.Tensor) -> torch.Generator:
     return twin
 
 
+def bound(function: types.FunctionType, owner: Any) -> types.MethodType:
+    """A method that was made by hand: pickle only knows methods that their owner's class has."""
+    return types.MethodType(function, owner)
+
+
 @dataclass(frozen=True)
 class _Pickles:
     """What torch takes for a pickle module."""
@@ -112,7 +117,7 @@ def _reduced(thing: Any, definitions: Definitions) -> Any:
         return _reduced_module(thing)
     if isinstance(thing, types.MethodType) and not isinstance(thing.__self__, type):
         own = getattr(type(thing.__self__), thing.__func__.__name__, None)
-        return NotImplemented if own is thing.__func__ else (types.MethodType, (thing.__func__, thing.__self__))
+        return NotImplemented if own is thing.__func__ else (bound, (thing.__func__, thing.__self__))
     if isinstance(thing, torch.Generator):
         return generator, (str(thing.device), thing.get_state())
     return NotImplemented
