@@ -130,7 +130,8 @@ def _computes(module, linears, roles):
     twin = object.__new__(type(module))
     vars(twin).update(vars(module))
     vars(twin).pop("forward", None)
-    vars(twin)["_modules"] = {**module._modules, **stubs}
+    others = {name: child if child is None else _quiet(child) for name, child in module._modules.items() if name not in stubs}
+    vars(twin)["_modules"] = {**others, **stubs}
     try:
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             result = type(module).forward(twin, x)
@@ -143,6 +144,15 @@ def _computes(module, linears, roles):
     expected = torch.nn.functional.silu(gate) * up
     inner = seen[-1][0]
     return all(s[0] is x for s in seen[:-1]) and inner.shape == expected.shape and bool((inner - expected).norm() <= 1e-5 * expected.norm())
+
+
+def _quiet(module):
+    """The same module without any hook of its own or its children."""
+    twin = object.__new__(type(module))
+    vars(twin).update(vars(module))
+    vars(twin).update({name: {} for name in vars(module) if name.endswith("_hooks") or "_hooks_" in name})
+    vars(twin)["_modules"] = {name: child if child is None else _quiet(child) for name, child in module._modules.items()}
+    return twin
 
 
 class _Known(nn.Module):
