@@ -75,7 +75,9 @@ class Stack(nn.Module):
         return self.norm(hidden_states)
 
 
-def spec(tmp_path: Path, module: nn.Module, calls: list[tuple[tuple[Any, ...], dict[str, Any]]], source: str = DOUBLE, **more: Any) -> PatchSpec:
+def spec(
+    tmp_path: Path, module: nn.Module, calls: list[tuple[tuple[Any, ...], dict[str, Any]]], source: str = DOUBLE, **more: Any
+) -> PatchSpec:
     """A patch that is proven on these calls of this module, without gradients."""
     file = tmp_path / f"candidate_{abs(hash(source))}.py"
     file.write_text(source)

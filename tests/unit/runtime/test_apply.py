@@ -33,7 +33,12 @@ def test_a_call_inside_the_domain_runs_the_patch_and_one_outside_the_original(tm
     assert torch.equal(module(torch.cat([x, x])), torch.cat([plain, plain]))
     assert module(x.double()).dtype == torch.float64
     assert site(handle) | {"path": ""} == {
-        "patch": "cand_a", "path": "", "hits": 1, "fallbacks": 2, "fallback_reasons": {"shape": 1, "dtype": 1}, "disabled": None,
+        "patch": "cand_a",
+        "path": "",
+        "hits": 1,
+        "fallbacks": 2,
+        "fallback_reasons": {"shape": 1, "dtype": 1},
+        "disabled": None,
     }
 
 
@@ -342,7 +347,10 @@ def test_refusals_leave_the_model_untouched(tmp_path: Path) -> None:
         ("other_module", spec(tmp_path, model.norm, [((x,), {})], paths=("norm",), family="0" * 64)),
         ("candidate_altered", spec(tmp_path, model.norm, [((x,), {})], paths=("norm",), sha256="0" * 64)),
         ("candidate_contract", spec(tmp_path, model.norm, [((x,), {})], "x = 1\n", paths=("norm",))),
-        ("prepare_changed_module", spec(tmp_path, model.norm, [((x,), {})], "def prepare(m):\n    m.z = 1\n\n\ndef forward(m, s, x): ...\n", paths=("norm",))),
+        (
+            "prepare_changed_module",
+            spec(tmp_path, model.norm, [((x,), {})], "def prepare(m):\n    m.z = 1\n\n\ndef forward(m, s, x): ...\n", paths=("norm",)),
+        ),
     ]
     for code, broken in bad:
         with pytest.raises(Refused) as refused:
@@ -353,7 +361,9 @@ def test_refusals_leave_the_model_untouched(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="already"):
         apply(model, [good])
     handle.remove()
-    broken = spec(tmp_path, model.norm, [((x,), {})], "def prepare(m):\n    raise OSError('no')\n\n\ndef forward(m, s, x): ...\n", paths=("norm",))
+    broken = spec(
+        tmp_path, model.norm, [((x,), {})], "def prepare(m):\n    raise OSError('no')\n\n\ndef forward(m, s, x): ...\n", paths=("norm",)
+    )
     with pytest.raises(OSError, match="no"):
         apply(model, [good, broken])
     assert "forward" not in vars(model.norm)
@@ -375,7 +385,9 @@ def test_equal_files_load_once_and_equal_names_do_not_mix(tmp_path: Path) -> Non
     from llm4llm.runtime.candidate import load_candidate
 
     folders = [tmp_path / name for name in "abc"]
-    for folder, source in zip(folders, ("def forward(): return 1\n", "def forward(): return 2\n", "def forward(): return 1\n"), strict=True):
+    for folder, source in zip(
+        folders, ("def forward(): return 1\n", "def forward(): return 2\n", "def forward(): return 1\n"), strict=True
+    ):
         folder.mkdir()
         (folder / "candidate.py").write_text(source)
     one, two, again = (load_candidate(folder / "candidate.py") for folder in folders)
