@@ -30,6 +30,8 @@ def run(arguments: list[str]) -> int:
         return say.error(fault)
     except _USAGE_ERROR as fault:
         return _misused(fault)
+    except say.Interrupted:
+        return say.EXIT_INTERRUPTED
     except (KeyboardInterrupt, typer.Abort):
         say.note("interrupted")
         return say.EXIT_INTERRUPTED

@@ -1,5 +1,6 @@
 """optimize: submit or continue a job, watch it, deliver its results."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +34,17 @@ def resume(job_id: str, out: Path | None, as_json: bool) -> int:
         return _to_its_end(local, job, out, as_json)
 
 
-def work(local: Opened, job: Job, quiet: bool = False) -> Job:
+def work(local: Opened, job: Job, out: Path | None = None) -> Job:
     """Run a job in this process with its progress on stderr. After Ctrl-C or SIGTERM the stored job can be continued, and we say how."""
     if job.status in (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED):
         return job
     try:
-        with watching(Path(job.request.script).name, job.request.budget.seconds, quiet) as progress:
+        with watching(Path(job.request.script).name, job.request.budget.seconds) as progress:
             return run_job(job.id, local.settings, progress)
     except KeyboardInterrupt:
-        say.note(f"interrupted; continue with: llm4llm optimize --resume {job.id}")
-        raise
+        folder = f" --out {shlex.quote(str(out))}" if out is not None else ""
+        say.note(f"interrupted; continue with: llm4llm optimize --resume {job.id}{folder}")
+        raise say.Interrupted from None
 
 
 def exit_code(job: Job) -> int:
@@ -58,7 +60,7 @@ def unusable(job: Job) -> bool:
 
 
 def _to_its_end(local: Opened, job: Job, out: Path | None, as_json: bool) -> int:
-    job = work(local, job)
+    job = work(local, job, out)
     if unusable(job):
         say_reason(job)
         return exit_code(job)

@@ -16,6 +16,10 @@ EXIT_UNUSABLE = 2
 EXIT_INTERRUPTED = 130
 
 
+class Interrupted(BaseException):
+    """Ctrl-C or SIGTERM, already told on stderr."""
+
+
 def result(text: str) -> None:
     """One line on stdout."""
     sys.stdout.write(text + "\n")
