@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from llm4llm.harness import channel
-from llm4llm.harness.kernels import compile_for
+from llm4llm.harness.kernels import SHARED_LIMITS, compile_for
 from llm4llm.harness.launches import argument, constant, record_launches
 
 pytest.importorskip("triton")
@@ -136,12 +136,12 @@ def test_launches_that_no_gpu_would_take_are_errors_and_foreign_kernels_are_left
     path, launches = recorded
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     product = launches[1]
-    wide = [{**one, "value": 256} if one["name"] == "SIZE" else one for one in product["arguments"]]
+    monkeypatch.setitem(SHARED_LIMITS, 89, 1024)
     unknown = {**product, "options": {"warps": 3}}
     nested = {**product, "kernel": "_inner"}
     foreign = {**product, "file": "/elsewhere/library.py"}
     opaque = {**product, "arguments": [{"name": "x_ptr", "type": "other", "text": "TensorDescriptor"}, *product["arguments"][1:]]}
-    answer = compile_for(path, [{**product, "arguments": wide}, unknown, nested, foreign, opaque], 89)
+    answer = compile_for(path, [product, unknown, nested, foreign, opaque], 89)
     assert [(one["code"], one["kernel"]) for one in answer["errors"]] == [("shared_memory", "_product"), ("compile", "_product")]
     assert "warps" in answer["errors"][1]["text"]
     assert [one["kernel"] for one in answer["skipped"]] == ["_inner", "_product"]
