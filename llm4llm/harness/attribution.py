@@ -57,7 +57,6 @@ class Look:
     host: HostClock
     device: Mapping[EntryKey, list[dict[int, Busy]]] | None = None
     work: Mapping[EntryKey, list[dict[int, Work]]] | None = None
-    watched_ms: float = 0.0  # the whole call under the host clock
 
 
 @dataclass

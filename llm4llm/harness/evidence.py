@@ -15,6 +15,8 @@ from llm4llm.harness.replay import replay
 from llm4llm.harness.workload import FORWARD, DriverEntry
 
 MAX_LOGITS_BYTES = 256 << 20
+# In 16 bit a right result is off by rounding alone, half an eps at most; in 32 bit sums in another order add a few eps.
+AMPLITUDE = {torch.float16: 0.5, torch.bfloat16: 0.5, torch.float32: 2.0, torch.float64: 2.0}
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
 
@@ -54,7 +56,7 @@ class Evidence:
 
 
 class Jitter:
-    """Rounding errors as a right patch could make them: noise of 2 eps of the larger of the element and its row's root mean square.
+    """Rounding errors as a right patch could make them: normal noise of AMPLITUDE eps, of the larger of the element and its row's rms.
 
     It draws from a generator of its own, so that the call's random numbers stay what they are.
     """
@@ -85,7 +87,8 @@ class Jitter:
         exact = item.detach().float()
         typical = exact.square().mean(-1, keepdim=True).sqrt() if item.dim() else exact.abs()
         noise = torch.randn(exact.shape, generator=generator, device=item.device)
-        return (exact + 2.0 * torch.finfo(item.dtype).eps * torch.maximum(exact.abs(), typical) * noise).to(item.dtype)
+        size = AMPLITUDE.get(item.dtype, 0.5) * torch.finfo(item.dtype).eps
+        return (exact + size * torch.maximum(exact.abs(), typical) * noise).to(item.dtype)
 
 
 def observe(driver: DriverEntry, example: int = 0, jitter: Jitter | None = None) -> Evidence:

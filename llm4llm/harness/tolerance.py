@@ -1,7 +1,7 @@
 """How far apart two runs of one computation may be when only rounding differs.
 
 The error of a float tensor is the largest |patched - unpatched| of a row (last dimension) over that row's largest magnitude. Allowed is the
-largest of: FLOOR eps of the dtype; NOISE times the difference between two unpatched runs; GROWTH times what rounding noise of 2 eps at the
+largest of: FLOOR eps of the dtype; NOISE times the difference between two unpatched runs; GROWTH times what rounding noise at the
 patched modules grows into at this place, measured by a run with such noise, since a deep or badly conditioned model amplifies rounding.
 Never more than CAP, which an output of zeros or another layer's output does not meet.
 """

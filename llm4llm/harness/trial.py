@@ -15,7 +15,7 @@ from llm4llm.harness.replay import timed
 from llm4llm.harness.workload import DriverEntry, RootEntry, Workload
 
 MAX_CHECKED = 6  # driver calls (and second examples of them) whose results are compared
-CHECK_NAMES = ("applies", "runs", "structure", "tokens", "logits", "outputs", "state")
+CHECK_NAMES = ("applies", "runs", "exceptions", "structure", "tokens", "logits", "outputs", "state")
 
 
 # Two unpatched runs by driver call and example: the same for every trial, since each one ends with the check that they still repeat.
@@ -76,6 +76,7 @@ def trial(workload: Workload, payload: dict[str, Any]) -> dict[str, Any]:
         with arms(roots, base, new) as variants:
             stage = "runs"
             _check(variants, references, checks)
+            _check_exceptions(variants, checks)
             if checks.passed:
                 result.sites = _counted(variants, drivers)
                 if _all_ran(result.sites, new):
@@ -145,6 +146,12 @@ def _check(variants: Arms, references: Sequence[_Reference], checks: _Checks) ->
         for finding in Agreement(reference.once, reference.again, reference.shaken, patched).findings():
             checks.add(finding.name, finding.passed, f"{driver.id} ({driver.method}): {finding.detail}")
     variants.off()
+
+
+def _check_exceptions(variants: Arms, checks: _Checks) -> None:
+    raised = next((site for site in variants.sites() if site["disabled"]), None)
+    if raised is not None:
+        checks.add("exceptions", False, f"{raised['patch']} at {raised['path'] or 'the root'}: {raised['disabled']}")
 
 
 def _counted(variants: Arms, drivers: Sequence[DriverEntry]) -> dict[str, list[dict[str, Any]]]:

@@ -1,5 +1,6 @@
-"""Look closely at a few driver-level entries of a replay (the first prefill, some decode steps) and let the others just run."""
+"""Look closely at the first driver-level entries of a replay (one prefill, a few decode steps) and leave the rest alone."""
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -9,32 +10,31 @@ from llm4llm.harness.phases import Phase
 from llm4llm.harness.spans import Entry, EntryKey
 
 T = TypeVar("T")
-Chosen = Mapping[EntryKey, frozenset[int]]  # which occurrences of an entry are windows
+Chosen = Mapping[EntryKey, int]  # how many occurrences of an entry are windows, from the first one on
 
 MAX_WINDOWS = 24
 
 
-def choose(entries: Mapping[EntryKey, Entry], most: int) -> dict[EntryKey, frozenset[int]]:
-    """Occurrences to look at: for decode up to `most`, spread over the driver call (its cost grows with the cache), else the first."""
-    chosen: dict[EntryKey, frozenset[int]] = {}
+class Enough(BaseException):
+    """Ends a replay whose last window is over; nobody but the profile may catch it."""
+
+
+def choose(entries: Mapping[EntryKey, Entry], most: int) -> dict[EntryKey, int]:
+    """The first `most` occurrences of every decode entry and the first of the others."""
     most = most if len(entries) * most <= MAX_WINDOWS else 1
-    for (path, phase), entry in entries.items():
-        last = entry.calls - 1
-        spread = {round(last * part / max(1, most - 1)) for part in range(most)} if phase == "decode" and most > 1 else {0}
-        chosen[path, phase] = frozenset(spread)
-    return chosen
+    return {(path, phase): min(most, entry.calls) if phase == "decode" else 1 for (path, phase), entry in entries.items()}
 
 
 class Windows(Generic[T]):
-    """A watch; per window (entry, occurrence) it collects `found` by family. `seen` holds one dict per window that was entered."""
+    """A watch that collects `found` by family per window; `seen` holds one dict per window, by entry. Raises Enough after the last one."""
 
     def __init__(self, chosen: Chosen) -> None:
         self.found: dict[int, T] = {}
         self.seen: dict[EntryKey, list[dict[int, T]]] = {}
-        self._chosen = chosen
-        self._occurrences: dict[EntryKey, int] = {}
+        self._left = dict(chosen)
         self._open = False
         self._busy = False
+        self._thread = threading.get_ident()
 
     def window(self, run: Callable[[], Any]) -> Any:
         """Run the entry with whatever measures it; afterwards `found` is complete."""
@@ -49,23 +49,20 @@ class Windows(Generic[T]):
     ) -> Any:
         if self._open:
             return self.inside(path, original, args, kwargs)
-        if self._busy:
-            return original(*args, **kwargs)
-        occurrence = self._occurrences.get((path, phase), 0)
-        self._occurrences[path, phase] = occurrence + 1
-        self._busy = True
-        try:
-            if occurrence not in self._chosen.get((path, phase), ()):
+        if self._busy or not self._left.get((path, phase), 0):
+            busy, self._busy = self._busy, True
+            try:
                 return original(*args, **kwargs)
-            return self._watched(path, phase, lambda: self.inside(path, original, args, kwargs))
-        finally:
-            self._busy = False
-
-    def _watched(self, path: str, phase: Phase, run: Callable[[], Any]) -> Any:
+            finally:
+                self._busy = busy
+        self._left[path, phase] -= 1
         self.found, self._open = {}, True
         try:
-            result = self.window(run)
+            result = self.window(lambda: self.inside(path, original, args, kwargs))
             self.seen.setdefault((path, phase), []).append(self.found)
-            return result
         finally:
             self._open = False
+        # in another thread nobody waits for this exception, and somebody may wait for the thread's work
+        if not any(self._left.values()) and threading.get_ident() == self._thread:
+            raise Enough
+        return result

@@ -254,9 +254,9 @@ class Event:
 def test_kernels_belong_to_the_innermost_call_that_launched_them() -> None:
     cpu, cuda = torch._C._autograd.DeviceType.CPU, torch._C._autograd.DeviceType.CUDA
     events = [
-        Event("llm4llm:0", cpu, 0, 100),
-        Event("llm4llm:1", cpu, 10, 30),
-        Event("llm4llm:0", cuda, 500, 900),  # the annotation's echo on the device is no work
+        Event("llm4llm:0:0", cpu, 0, 100),
+        Event("llm4llm:0:1", cpu, 10, 30),
+        Event("llm4llm:0:0", cuda, 500, 900),  # the annotation's echo on the device is no work
         Event("aten::mm", cpu, 12, 10, 7),
         Event("cudaLaunchKernel", cpu, 15, 2, 7),
         Event("cudaLaunchKernel", cpu, 50, 2, 8),
@@ -267,7 +267,7 @@ def test_kernels_belong_to_the_innermost_call_that_launched_them() -> None:
         Event("orphan", cuda, 900, 500_000, 77),
     ]
     found: dict[int, Busy] = {}
-    lost = attribute(events, found)
+    lost = attribute(events, [found])
     assert lost == pytest.approx(4.5)
     assert (found[0].inclusive_ms, found[0].self_ms, found[0].kernels) == (pytest.approx(3.0), pytest.approx(1.0), 1)
     assert (found[1].inclusive_ms, found[1].self_ms) == (pytest.approx(2.0), pytest.approx(2.0))

@@ -94,11 +94,13 @@ def test_a_patch_that_never_runs_is_not_timed(tmp_path: Path) -> None:
     assert result["baseline_ms"] == []
 
 
-def test_a_raising_patch_falls_back_and_counts_as_not_run(tmp_path: Path) -> None:
+def test_a_raising_patch_is_named_though_the_fallback_gave_the_right_result(tmp_path: Path) -> None:
     _, workload = small()
     made = patch(workload.drivers[0], "SlowMixer", "prefill", RAISING, tmp_path)
     result = tried(workload, made)
-    assert sum(site["hits"] for site in result["sites"][made["candidate"]]) == 0
+    assert failed(result) == ["exceptions"]
+    assert "ValueError" in next(check["detail"] for check in result["checks"] if check["name"] == "exceptions")
+    assert result["baseline_ms"] == []
     assert result["restored"]
 
 
