@@ -1,5 +1,6 @@
 """The end of a job in a few lines for people."""
 
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,17 +8,19 @@ from typing import Any
 from llm4llm.cli.deliver import BUNDLE
 
 _HOTSPOTS_SHOWN = 8
+_REASON_CHARACTERS = 160  # all of it is in the report
 
 
 def summary(report: dict[str, Any], folder: Path) -> Iterator[str]:
     """Decision, accepted patches, the largest hotspots with their reasons, and where everything lies."""
-    yield _decision(report)
+    if report["job"]["status"] != "failed":  # a failure is told on stderr
+        yield _decision(report)
     for patch in report["accepted"]:
         counters = f"{patch['sites']} sites, {patch['hits']} hits, {patch['fallbacks']} fallbacks"
         yield f"  accepted  {patch['module_class']} ({patch['phase']})  by {patch['author']}: {counters}"
     spots = [spot for spot in report["hotspots"] if spot["status"] != "accepted"]
     for spot in sorted(spots, key=lambda spot: -float(spot["share"]))[:_HOTSPOTS_SHOWN]:
-        reason = " ".join(spot["reason"].split())
+        reason = textwrap.shorten(spot["reason"], _REASON_CHARACTERS, placeholder=" …")
         yield f"  {spot['status']:<9} {spot['module_class']} ({spot['phase']}, {100 * spot['share']:.0f} %): {reason}"
     if len(spots) > _HOTSPOTS_SHOWN:
         yield f"  and {len(spots) - _HOTSPOTS_SHOWN} smaller ones, see the report"

@@ -12,7 +12,7 @@ def report(**changes: Any) -> dict[str, Any]:
     done = {"module_class": "Mixer", "phase": "prefill", "share": 0.9, "status": "accepted", "reason": "faster"}
     patch = {"module_class": "Mixer", "phase": "prefill", "author": "seeds:scan", "sites": 24, "hits": 48, "fallbacks": 1}
     return {
-        "job": {"reason": {"code": "accepted", "text": "ok"}, "request": {"script": "/s/run.py"}},
+        "job": {"status": "succeeded", "reason": {"code": "accepted", "text": "ok"}, "request": {"script": "/s/run.py"}},
         "hotspots": [*spots, done],
         "accepted": [patch],
         "end_to_end": {"decision": "accepted", "speedup": 2.5, "ci95": [2.25, 2.75]},
@@ -32,6 +32,20 @@ def test_an_accepted_job_tells_gain_patches_and_how_to_use_them() -> None:
 
 def test_a_job_without_a_patch_says_why() -> None:
     nothing = {"decision": "nothing_accepted", "speedup": None, "ci95": None}
-    job = {"reason": {"code": "no_model", "text": "nothing to optimise: no model was called"}, "request": {"script": "/s/run.py"}}
+    job = {
+        "status": "succeeded",
+        "reason": {"code": "no_model", "text": "nothing to optimise: no model was called"},
+        "request": {"script": "/s/run.py"},
+    }
     lines = list(summary(report(job=job, end_to_end=nothing, accepted=[], hotspots=[], bundle=None), Path("/out")))
     assert lines == ["nothing to optimise: no model was called", "report: /out/report.html"]
+
+
+def test_a_failed_job_shows_what_ran_before() -> None:
+    nothing = {"decision": "nothing_accepted", "speedup": None, "ci95": None}
+    spot = {"module_class": "Block", "phase": "decode", "share": 0.5, "status": "skipped", "reason": "not tried, because " + 40 * "very "}
+    job = {"status": "failed", "reason": {"code": "x", "text": "it failed"}, "request": {"script": "/s/run.py"}}
+    lines = list(summary(report(job=job, end_to_end=nothing, accepted=[], hotspots=[spot], bundle=None), Path("/out")))
+    assert len(lines) == 2
+    assert lines[0].startswith("  skipped   Block (decode, 50 %): not tried")
+    assert lines[0].endswith("very …")
