@@ -335,7 +335,7 @@ def test_the_parameters_of_forward_stay_visible(tmp_path: Path) -> None:
 
     module = Attention(0)
     x = torch.ones(1, 1, 8)
-    apply(module, [spec(tmp_path, module, [((x,), {})])])
+    apply(module, [spec(tmp_path, module, [((x,), {})], "def forward(module, state, *args, **kwargs): ...\n")])
     assert list(inspect.signature(module.forward).parameters) == ["hidden_states", "mask", "cache"]
 
 
