@@ -8,7 +8,6 @@ from llm4llm.schema.acceptance import Acceptance, Patch
 from llm4llm.schema.bundle import Bundle
 from llm4llm.schema.capture import Capture
 from llm4llm.schema.job import Job
-from llm4llm.schema.reason import Reason
 from llm4llm.schema.results import Results
 from llm4llm.schema.verdict import Passed
 from llm4llm.stages.bundle.contents import Contents
@@ -45,12 +44,6 @@ def contents_of(job: Job, acceptance: Acceptance, results: Results, blobs: Blobs
         verdicts=verdicts,
         origin=_origin(job, capture),
     )
-
-
-def proposed(patches: tuple[Patch, ...]) -> Acceptance:
-    """An acceptance of patches that still have to be confirmed, to make a bundle for the confirmation."""
-    reason = Reason(code="unconfirmed", text="made to be confirmed in a fresh process")
-    return Acceptance(trials=(), kept=patches, together=None, fresh_process=None, decision="accepted", reason=reason)
 
 
 def _candidates(patches: tuple[Patch, ...], blobs: Blobs) -> dict[str, bytes]:
