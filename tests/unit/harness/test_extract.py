@@ -27,7 +27,7 @@ from pathlib import Path
 import torch
 from llm4llm.harness import taskfile, values
 from llm4llm.harness.ambient import Ambient
-from llm4llm.harness.captures import _same
+from llm4llm.harness.captures import same_part
 task = taskfile.read_task(Path(sys.argv[1]))
 module = task.module
 for call, reference in zip(task.calls, taskfile.read_references(Path(sys.argv[1]), module), strict=True):
@@ -37,7 +37,7 @@ for call, reference in zip(task.calls, taskfile.read_references(Path(sys.argv[1]
     with Ambient.from_json(task.ambient).applied():
         result = type(module).forward(module, *args, **kwargs)
     after = {"result": result, "args": args, "kwargs": kwargs, "kept": values.kept_by(module)}
-    print(*(_same(reference, after, part) for part in after))
+    print(*(same_part(reference, after, part) for part in after))
 """
 
 
