@@ -20,8 +20,8 @@ PACKING_S = 60.0  # always granted: what was accepted is never lost for want of 
 
 
 def spent_s(runs: Iterable[StageRun]) -> float:
-    """Seconds that ended attempts took. One that was killed counts for nothing, so that a continued job decides like one that was not."""
-    return sum(run.seconds or 0.0 for run in runs)
+    """Seconds that finished stages took. An interrupted attempt counts for nothing: a continued job decides like one that ran through."""
+    return sum(run.seconds or 0.0 for run in runs if run.status == "finished")
 
 
 def seconds_for(stage: StageName, budget: Budget, spent: float) -> float:

@@ -40,7 +40,10 @@ def _after_script(results: Results) -> Ending | None:
 
 def _nothing_to_do(results: Results) -> Ending | None:
     if results.profile is not None and not results.profile.hotspots:
-        return _good("no_hotspot", "nothing to optimise: no model call could be replayed, see the notes in the report")
+        refusals = [driver.refusal for driver in results.capture.drivers if driver.refusal] if results.capture else []
+        if refusals:
+            return _good(refusals[0].code, f"nothing to optimise: {refusals[0].text}")
+        return _good("no_hotspot", "nothing to optimise: no call into a model could be repeated")
     if results.task is not None and not results.task.tasks:
         return _good("nothing_to_try", "nothing to try: no hotspot is worth an attempt, see each one's reason in the report")
     if results.episode is not None and not any(episode.best for episode in results.episode.episodes):

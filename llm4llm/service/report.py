@@ -26,6 +26,7 @@ def job_report(store: Store, job_id: str) -> dict[str, Any]:
         "environment": results.capture.environment.model_dump(mode="json") if results.capture else None,
         "script": results.capture.end.model_dump(mode="json") if results.capture else None,
         "notes": [note.model_dump(mode="json") for note in results.capture.notes] if results.capture else [],
+        "drivers": [driver.model_dump(mode="json") for driver in results.capture.drivers] if results.capture else [],
         "hotspots": _hotspots(job, results, tried),
         "profile_method": results.profile.method if results.profile else "",
         "candidates": [_candidate(trial, store.candidates.trials(job_id, "verdict")) for trial in tried],

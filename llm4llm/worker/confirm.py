@@ -1,14 +1,43 @@
-"""The last word on a set of patches: the unmodified script in fresh processes, with and without them."""
+"""The last word on a set of patches: the unmodified script in a fresh process, with a bundle of them."""
 
-from llm4llm.sandbox import Sandbox
-from llm4llm.schema.acceptance import Patch, Trialled
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llm4llm.kit import write_atomic
+from llm4llm.sandbox import ChildSpec, Ok, Sandbox
+from llm4llm.schema.acceptance import Acceptance, Patch, Trialled
+from llm4llm.schema.capture import Capture
 from llm4llm.schema.reason import Reason
+from llm4llm.schema.results import Results
+from llm4llm.stages.acceptance.decide import decided, dropped
+from llm4llm.stages.bundle.pack import archived, bundle_files
+from llm4llm.stages.bundle.run import contents_of
 from llm4llm.store import Store
 from llm4llm.worker.host import HostSetting
+from llm4llm.worker.output import difference
+
+MODULE = "llm4llm.harness.launch"
+PAIRS = 20
+GRACE_S = 60.0  # imports and the last pair, on top of what was planned
+MIN_PAIRING_S = 5.0
+_PATCHED, _PLAIN = "patched", "plain"
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run of the script that has ended. `report` is None if the process ended before it could write one."""
+
+    exit_code: int | None  # None: it was ended because of its time limit
+    stdout: bytes
+    report: dict[str, Any] | None
+    last_line: str  # of what the process itself said
 
 
 class Confirmation:
-    """Implements the stages' FreshProcess."""
+    """Implements the stages' FreshProcess: same output, same exit code, every patch on the active path, and the gain again."""
 
     def __init__(self, sandbox: Sandbox, setting: HostSetting, store: Store) -> None:
         self._sandbox = sandbox
@@ -16,6 +45,96 @@ class Confirmation:
         self._store = store
 
     def __call__(self, patches: tuple[Patch, ...], time_limit_s: float) -> Trialled:
-        names = tuple(patch.candidate for patch in patches)
-        reason = Reason(code="not_confirmed", text="there is no launcher yet")
-        return Trialled(patches=names, checks=(), sites={}, timing=None, decision="drop", reason=reason)
+        """Kept only if everything agrees with the run that was captured; a process that dies is a reason to drop."""
+        job = self._setting.job
+        results = self._store.stages.results(job.id)
+        assert results.capture is not None
+        folder = self._setting.scratch / "confirm"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        bundle = folder / "bundle.zip"
+        write_atomic(bundle, self._packed(patches, results))
+        run = self._run(_PATCHED, folder, bundle, results.capture.wall_ms / 1e3, time_limit_s)
+        if run.exit_code is None:
+            return dropped(
+                patches, "fresh_timeout", f"the script with the bundle had not ended in a fresh process after {time_limit_s:.0f} s"
+            )
+        if run.report is None:
+            text = (
+                f"the script with the bundle ended with exit code {run.exit_code} and left no report: {run.last_line or 'it said nothing'}"
+            )
+            return dropped(patches, "fresh_died", text)
+        checks = [*self._same_output(run, folder, results.capture, time_limit_s), *_active(run.report)]
+        pairs = run.report["pairs"]
+        if pairs is None and all(check["passed"] for check in checks):
+            return dropped(patches, "not_measured", f"in a fresh process {run.report['error'] or 'nothing was measured'}")
+        sites = _sites(run.report["sites"])
+        return decided(patches, Ok({**(pairs or {}), "checks": checks, "sites": sites, "restored": True}), job.request.min_gain)
+
+    def _packed(self, patches: tuple[Patch, ...], results: Results) -> bytes:
+        reason = Reason(code="to_be_confirmed", text="a trial bundle")
+        trial = Acceptance(trials=(), kept=patches, together=None, fresh_process=None, decision="accepted", reason=reason)
+        return archived(bundle_files(contents_of(self._setting.job, trial, results, self._store.blobs)))
+
+    def _run(self, name: str, folder: Path, bundle: Path | None, script_s: float, time_limit_s: float) -> _Run:
+        """Run the script once; with a bundle, its driver calls are repeated in pairs afterwards, as long as time is left."""
+        request, setting = self._setting.job.request, self._setting
+        stdout, report = folder / f"{name}.stdout", folder / f"{name}.json"
+        own = ["--stdout", str(stdout), "--stderr", str(folder / f"{name}.stderr"), "--report", str(report)]
+        own += ["--script-time-limit", str(max(time_limit_s, 2 * script_s))]
+        if request.stdin is not None:
+            own += ["--stdin", request.stdin]
+        if bundle is not None:
+            pairing_s = max(MIN_PAIRING_S, time_limit_s - 1.5 * script_s)
+            own += ["--bundle", str(bundle), "--pairs", str(PAIRS), "--time-limit", str(pairing_s)]
+        spec = ChildSpec(
+            module=MODULE,
+            python=request.python,
+            working_directory=Path(request.working_directory),
+            arguments=(*own, request.script, "--", *request.arguments),
+            environment=request.environment,
+            limits=setting.limits,
+            channel=False,
+        )
+        child = self._sandbox.start(spec)
+        try:
+            exit_code = child.wait(time_limit_s + 2 * script_s + GRACE_S)
+        finally:
+            child.kill()
+        said = child.stderr_tail().strip().splitlines()
+        return _Run(
+            exit_code=exit_code,
+            stdout=stdout.read_bytes() if stdout.exists() else b"",
+            report=json.loads(report.read_text()) if report.exists() else None,
+            last_line=said[-1] if said else "",
+        )
+
+    def _same_output(self, run: _Run, folder: Path, captured: Capture, time_limit_s: float) -> list[dict[str, Any]]:
+        """Checks of exit code and standard output against the captured run, which had no patches."""
+        expected = (self._setting.scratch / "script.stdout").read_bytes()
+        code = captured.end.exit_code
+        same_code = {"name": "exit_code", "passed": run.exit_code == code, "detail": f"{run.exit_code}, without the bundle {code}"}
+        found = difference(expected, run.stdout, None)
+        if found is None:
+            return [same_code, {"name": "stdout", "passed": True, "detail": f"{len(expected)} bytes, equal"}]
+        # some scripts print times or addresses: what differs between two unpatched runs can't be asked of the patched one
+        plain = self._run(_PLAIN, folder, None, captured.wall_ms / 1e3, time_limit_s)
+        still = difference(expected, run.stdout, plain.stdout)
+        text = "equal, but for numbers that differ between two runs without the bundle as well" if still is None else still
+        return [same_code, {"name": "stdout", "passed": still is None, "detail": text}]
+
+
+def _active(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Checks that the patches were put in place and that none of them gave up."""
+    applied = {"name": "applies", "passed": report["applied"], "detail": report["reason"] or "applied"}
+    failed = [site for site in report["sites"] if site["disabled"]]
+    detail = f"{failed[0]['path']}: {failed[0]['disabled']}" if failed else "none"
+    return [applied, {"name": "exceptions", "passed": not failed, "detail": detail}]
+
+
+def _sites(listed: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Counters by candidate."""
+    sites: dict[str, list[dict[str, Any]]] = {}
+    for site in listed:
+        sites.setdefault(site["patch"], []).append({name: site[name] for name in ("path", "hits", "fallbacks", "fallback_reasons")})
+    return sites

@@ -101,6 +101,9 @@ class LiveHost:
             raise ScriptChanged(request.script)
         scratch = setting.scratch / "host"
         scratch.mkdir(parents=True, exist_ok=True)
+        for stream in ("stdout", "stderr"):
+            # the host appends; an earlier attempt may have been killed half-way
+            (setting.scratch / f"{name}.{stream}").unlink(missing_ok=True)
         facts = {
             "script": request.script,
             "arguments": list(request.arguments),

@@ -24,6 +24,8 @@ def run(job: Job, tools: Tools) -> ProfileReport:
         report = ProfileReport.model_validate(answer.result)
     except ValidationError as error:
         raise StageError(f"the live host's profile can't be read ({error.errors()[0]['msg']})", "this is a fault of llm4llm") from error
-    text = f"{len(report.hotspots)} hotspots; one pass over the workload takes {report.end_to_end.median_ms:.1f} ms"
+    text = f"{len(report.hotspots)} hotspots"
+    if report.end_to_end.samples_ms:
+        text += f"; one pass over the workload takes {report.end_to_end.median_ms:.1f} ms"
     tools.progress(Event(job=job.id, kind="note", stage=StageName.PROFILE, text=text))
     return report
