@@ -5,6 +5,7 @@ globals by their live value, each pickled on its own. `rebuild` runs the kept st
 soon as the classes that its pickle names exist.
 """
 
+import functools
 import importlib.util
 import inspect
 import io
@@ -36,11 +37,24 @@ def class_source(kind: type) -> str:
         return f"# the source of {kind.__module__}.{kind.__qualname__} is not available: {error}\n"
 
 
-def installed_folders() -> list[Path]:
-    """Folders of the standard library and of installed packages: what lies there is imported in any process."""
+@functools.cache
+def installed_folders() -> tuple[Path, ...]:
+    """Folders of the standard library and of installed packages, editable ones too: what lies there is imported in any process."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
-    found = [sysconfig.get_paths()[name] for name in names] + site.getsitepackages() + [site.getusersitepackages()]
-    return [Path(one).resolve() for one in found] + [Path(torch.__file__).resolve().parents[1]]
+    found = [Path(sysconfig.get_paths()[name]) for name in names]
+    found += [Path(one) for one in [*site.getsitepackages(), site.getusersitepackages()]]
+    found.append(Path(torch.__file__).parents[1])
+    for folder in list(found):
+        for listing in sorted(folder.glob("*.pth")):
+            lines = listing.read_text(encoding="utf-8", errors="replace").splitlines()
+            found += [Path(line) for line in lines if line.startswith(("/", "\\")) and Path(line).is_dir()]
+    return tuple(dict.fromkeys(folder.resolve() for folder in found))
+
+
+def _has_editable_finder(name: str) -> bool:
+    """True for packages that an editable install finds by a table of its own and not by a folder."""
+    homes = (sys.modules.get(getattr(finder, "__module__", None) or "") for finder in sys.meta_path)
+    return any(name.partition(".")[0] in getattr(home, "MAPPING", {}) for home in homes)
 
 
 def script_folder() -> Path | None:
@@ -54,7 +68,7 @@ def is_carried(name: str, beside: Path | None) -> bool:
     if name == "__main__":
         return True
     path = getattr(sys.modules.get(name), "__file__", None)
-    if path is None or beside is None or not str(path).endswith(".py") or name.partition(".")[0] == "llm4llm":
+    if path is None or beside is None or not str(path).endswith(".py") or name.partition(".")[0] == "llm4llm" or _has_editable_finder(name):
         return False
     resolved = Path(path).resolve()
     return resolved.is_relative_to(beside) and not any(resolved.is_relative_to(folder) for folder in installed_folders())
