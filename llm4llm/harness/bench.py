@@ -1,9 +1,9 @@
 """A task made ready for judging: inputs, references, oracle, and the usual error of the original."""
 
+import copy
 import dataclasses
 import io
 import random
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,11 @@ from llm4llm.harness.calls import Call
 from llm4llm.harness.compare import USUAL_SHARE_MADE, compare, usual_errors
 from llm4llm.harness.oracle import Original, OutOfRange, Truth
 from llm4llm.harness.portrait import Leaf, leaf, portrait, same_bits
-from llm4llm.harness.values import restore
+from llm4llm.harness.values import replaced, restore, tensors
 from llm4llm.runtime import domain
+
+# below this size threads wait for each other longer than they work, most of all when several processes share the cores
+_SMALL = 4_000_000
 
 
 class NotReproducible(Exception):
@@ -51,6 +54,12 @@ class Options:
         return cls(**values)
 
 
+def _elements(task: taskfile.LoadedTask) -> int:
+    """Numbers in the module's weights and in the largest call."""
+    weights = sum(weight.numel() for weight in task.module.parameters())
+    return weights + max(sum(tensor.numel() for tensor in tensors([call["args"], call["kwargs"]])) for call in task.calls)
+
+
 @dataclass
 class Bench:
     """One task in the judge's process."""
@@ -61,18 +70,23 @@ class Bench:
     ambient: Ambient
     original: Original
     calls: list[Call]
+    threads: int | None  # of the processes that do not measure time
     usual: dict[str, float] = field(default_factory=dict)
     structures: list[shapes.Structure] = field(default_factory=list)
     dropped: int = 0
-    own_ms: dict[int, float] = field(default_factory=dict)
+    _on_cpu: Original | None = None
 
     @classmethod
     def open(cls, folder: Path, options: Options) -> "Bench":
         """Raises taskfile.BadTask and NotReproducible."""
         task = taskfile.read_task(folder, options.device)
+        threads = None
+        if _elements(task) < _SMALL:
+            threads = 1
+            torch.set_num_threads(threads)
         torch.manual_seed(options.seed)
         ambient = Ambient.from_json(task.ambient)
-        bench = cls(folder, task, options, ambient, Original(task.module, ambient), inputs.captured(task.calls))
+        bench = cls(folder, task, options, ambient, Original(task.module, ambient), inputs.captured(task.calls), threads)
         references = taskfile.read_references(folder, task.module, options.device)
         if len(references) != len(bench.calls):
             raise taskfile.BadTask(f"{folder} has {len(bench.calls)} calls but {len(references)} references; extract the task again")
@@ -92,7 +106,9 @@ class Bench:
         listed = [self._reference_leaf(path, tensor, inputs_by_path.get(path)) for path, tensor in found]
         fault, _ = compare(tree, listed, truth, self.usual)
         if fault is not None and not truth.draws:
-            raise NotReproducible(f"the rebuilt {type(self.task.module).__name__} disagrees with its recording in {call.origin}: {fault.reason}")
+            raise NotReproducible(
+                f"the rebuilt {type(self.task.module).__name__} disagrees with its recording in {call.origin}: {fault.reason}"
+            )
 
     @staticmethod
     def _reference_leaf(path: str, tensor: torch.Tensor, before: torch.Tensor | None) -> Leaf:
@@ -128,10 +144,25 @@ class Bench:
             return False
         for one in truth.leaves:
             exact = truth.exact.get(one.path)
-            if one.values is not None and exact is not None and one.values.is_floating_point():
-                if bool((exact.isfinite() & ~one.values.isfinite()).any()):
-                    self.dropped += 1
-                    return False
+            if one.values is None or exact is None or not one.values.is_floating_point():
+                continue
+            if bool((exact.isfinite() & ~one.values.isfinite()).any()):
+                self.dropped += 1
+                return False
+        return True
+
+    def runs_on_cpu(self, call: Call) -> bool:
+        """Whether the original takes these integers on the CPU. An index out of range there raises; on a GPU it ends the process."""
+        if self.device == "cpu":
+            return True
+        try:
+            if self._on_cpu is None:
+                self._on_cpu = Original(copy.deepcopy(self.task.module).cpu(), self.ambient)
+            args, kwargs, kept = replaced((call.args, call.kwargs, call.kept), lambda tensor: tensor.cpu())
+            self._on_cpu.own(dataclasses.replace(call, args=args, kwargs=kwargs, kept=kept, rng=None, notes={}))
+        except Exception:  # a module that runs on a GPU alone is not given such integers at all
+            self.dropped += 1
+            return False
         return True
 
     def usual_for(self, call: Call) -> dict[str, float]:
@@ -164,12 +195,3 @@ class Bench:
         stream = io.BytesIO()
         pickling.save({name: call.message() for name, call in calls.items()}, stream, None, self.task.module)
         return stream.getvalue()
-
-    def cost_s(self, call: Call) -> float:
-        """Seconds that the original takes for a call, measured once."""
-        key = call.elements()
-        if key not in self.own_ms:
-            started = time.perf_counter()
-            self.original.own(call)
-            self.own_ms[key] = 1e3 * (time.perf_counter() - started)
-        return self.own_ms[key] / 1e3

@@ -82,7 +82,9 @@ def laid_out(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         stride = _strides(tuple(values.shape), tuple(like.shape), tuple(like.stride()))
         made = torch.empty_strided(values.shape, stride, dtype=values.dtype, device=values.device)
         if made.numel():
-            expanded = tuple(slice(0, 1) if step == 0 and size > 1 else slice(None) for step, size in zip(stride, values.shape, strict=True))
+            expanded = tuple(
+                slice(0, 1) if step == 0 and size > 1 else slice(None) for step, size in zip(stride, values.shape, strict=True)
+            )
             made[expanded].copy_(values[expanded])
         return made
 

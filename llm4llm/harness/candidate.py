@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from llm4llm.harness import contract, pickling, taskfile, timing
 from llm4llm.harness.ambient import Ambient
@@ -30,13 +30,13 @@ from llm4llm.harness.launches import record_launches
 from llm4llm.harness.oracle import outcome
 from llm4llm.harness.portrait import as_bytes, leaf, portrait, same_bits
 from llm4llm.harness.serving import Pool, Server, dirtied, poisoned, scaled
-from llm4llm.harness.values import kept_by, restore
+from llm4llm.harness.values import restore
 from llm4llm.harness.watchtower import Spy, Watchtower
 from llm4llm.harness.wire import Wire, WireClosed
 from llm4llm.runtime.candidate import load_candidate
 
 SOCKET_VARIABLE, SECRET_VARIABLE = "LLM4LLM_CANDIDATE_SOCKET", "LLM4LLM_CANDIDATE_NONCE"
-_HEAVY = ("mm", "bmm", "addmm", "baddbmm", "convolution", "scaled_dot_product", "linear", "matmul", "einsum", "fft")
+_HEAVY = ("mm", "conv", "scaled_dot_product", "linear", "matmul", "einsum", "fft")
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
 Answer = tuple[dict[str, Any], list[bytes]]
 
@@ -65,6 +65,8 @@ class Session:
         task = taskfile.read_task(Path(payload["folder"]), payload.get("device"))
         self._module, self._ambient = task.module, surroundings_of(task.ambient)
         self._poison = bool(payload["poison"])
+        if payload["threads"] is not None:
+            torch.set_num_threads(payload["threads"])
         for index, record in enumerate(task.calls):
             self._pool[f"c{index}"] = {**record, "args": tuple(record["args"]), "kwargs": dict(record["kwargs"])}
         for index, free in enumerate(payload["scale"]):
@@ -120,12 +122,14 @@ class Session:
         return {"served": served, "differing": differing}, []
 
     def language(self, payload: dict[str, Any], blobs: list[bytes]) -> Answer:
-        """What some calls run: launches of Triton kernels, torch operators, and the heavy ones among them."""
-        counter, served = _Counter(), 0
-        with record_launches() if "triton" in sys.modules else contextlib.nullcontext([]) as launches, counter:
+        """What some calls run: launches of Triton kernels, and heavy torch functions."""
+        if "triton" not in sys.modules:
+            return {"heavy": 0, "launches": []}, []
+        counter = _Counter()
+        with record_launches() as launches, counter:
             for name in payload["names"]:
-                served += self._server.quick(self._pool[name])[0]
-        return {"served": served, "operators": counter.operators, "heavy": counter.heavy, "launches": launches}, []
+                self._server.quick(self._pool[name])
+        return {"heavy": counter.heavy, "launches": launches}, []
 
     def weights(self, payload: dict[str, Any], blobs: list[bytes]) -> Answer:
         """Whether calls changed the module's weights."""
@@ -135,7 +139,9 @@ class Session:
         """Milliseconds of the first patched call of each name (compilation included) and of a warm one of each side."""
         names = payload["names"]
         sides = self._sides(names)
-        first, baseline, patched = [], [], []
+        first: list[float] = []
+        baseline: list[float] = []
+        patched: list[float] = []
         with self._ambient.applied():
             for position in range(len(names)):
                 given = sides[1].ready(position, 1.0)
@@ -160,7 +166,8 @@ class Session:
 
         with self._ambient.applied():
             baseline, patched = timing.paired(self._sides(names), len(names), payload["turns"], payload["seed"], self._on_device(), keep)
-        answers, blobs_out = [], []
+        answers: list[dict[str, Any]] = []
+        blobs_out: list[bytes] = []
         for turn, position, (result, given) in kept:
             tree, found = portrait(outcome(result, given[0], given[1], {}))
             listed = [leaf(path, tensor) for path, tensor in found]
@@ -185,10 +192,10 @@ class Session:
         """Run everything that `stock` made ready, back to back; the judge holds the clock."""
         side, ready = self._stocked
         with self._ambient.applied():
-            results = [side.run(given) for given in ready]
+            for given in ready:
+                side.run(given)
             if self._on_device():
                 torch.cuda.synchronize()
-        del results
         return {}, []
 
     def _sides(self, names: list[str]) -> tuple[timing.Side, timing.Side]:
@@ -207,7 +214,9 @@ class Session:
             return server.forward(*given)
 
         return (
-            timing.Side(lambda position, factor: ready(baseline, position, factor), lambda given: original(baseline, *given[0], **given[1])),
+            timing.Side(
+                lambda position, factor: ready(baseline, position, factor), lambda given: original(baseline, *given[0], **given[1])
+            ),
             timing.Side(lambda position, factor: ready(server.module, position, factor), patched),
         )
 
@@ -218,7 +227,21 @@ class Session:
 
     def answer(self, op: str, payload: dict[str, Any], blobs: list[bytes]) -> Answer:
         """The facts of one request; what the candidate raises or does besides is part of them."""
-        if op not in ("open", "load", "bring", "prepare", "reweight", "call", "run", "language", "weights", "warm", "pairs", "stock", "window"):
+        if op not in (
+            "open",
+            "load",
+            "bring",
+            "prepare",
+            "reweight",
+            "call",
+            "run",
+            "language",
+            "weights",
+            "warm",
+            "pairs",
+            "stock",
+            "window",
+        ):
             raise ValueError(f"unknown request {op!r}")
         try:
             facts, out = getattr(self, op)(payload, blobs)
@@ -277,19 +300,17 @@ def _silent(module: nn.Module) -> Spy:
     return spy
 
 
-class _Counter(TorchDispatchMode):
-    """Counts operators that compute something."""
+class _Counter(TorchFunctionMode):
+    """Counts calls of torch functions that do the work of a layer by themselves."""
 
+    # a dispatch mode would see more, and imports the compiler, which takes a second
     def __init__(self) -> None:
         super().__init__()
-        self.operators = 0
         self.heavy = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.name().split("::")[-1]
-        moves = getattr(func, "is_view", False) or name.startswith(("empty", "detach", "_to_copy", "copy_", "clone", "new_empty", "alias"))
-        self.operators += not moves
-        self.heavy += any(part in name.split(".")[0] for part in _HEAVY)
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        self.heavy += any(part in name for part in _HEAVY)
         return func(*args, **(kwargs or {}))
 
 

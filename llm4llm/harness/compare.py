@@ -12,9 +12,9 @@ row r of a candidate is right if its largest |candidate - exact| is at most
 
     limit_r  = max(8 own_r, max(8 usual, floor) h_r)
 
-There is no absolute tolerance: a row of values near 1e-6 is measured against 1e-6. Rows in which the original is off (pad rows, cancellation)
-allow a candidate the same, other rows do not. NaN and infinities have to be where the original has them, except where only the original's
-own rounding made them: there the exact value is right as well.
+There is no absolute tolerance: a row of values near 1e-6 is measured against 1e-6. Rows in which the original is off (pad rows,
+cancellation) allow a candidate the same, other rows do not. NaN and infinities have to be where the original has them, except where
+only the original's own rounding made them: there the exact value is right as well.
 """
 
 import math
@@ -190,7 +190,9 @@ def _values_fault(got: Leaf, want: Leaf, truth: Truth, usual: float) -> tuple[Fa
     if far.excess <= 1:
         return None, far.excess
     details = _where(got.values, exact, far)
-    said = "is not finite where the original is (or the other way round)" if far.pattern else f"is off by {far.excess:.3g} times its allowance"
+    said = (
+        "is not finite where the original is (or the other way round)" if far.pattern else f"is off by {far.excess:.3g} times its allowance"
+    )
     return Fault("numerical" if is_result else "effect", f"{name} {said}", far.excess, details), far.excess
 
 

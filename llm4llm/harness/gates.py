@@ -26,6 +26,8 @@ SHAPES = 14
 REWEIGHT = 1.25
 # every gate gets this many calls even when the time for gates is used up
 LEAST = 3
+# interpreted kernels are a thousand times slower: fewer calls, and no large ones more than once
+PER_CHANGE_INTERPRETED, SHAPES_INTERPRETED = 2, 8
 _INTERPRETED_FACTOR = 4.0
 
 
@@ -56,6 +58,7 @@ class Gates:
         self.bench, self.subject, self.record = bench, subject, record
         self._timeout_s = bench.options.call_timeout_s * (_INTERPRETED_FACTOR if interpreted else 1.0)
         self._interpreted = interpreted
+        self._per_change = PER_CHANGE_INTERPRETED if interpreted else PER_CHANGE
         self._names: dict[int, str] = {id(call): f"c{index}" for index, call in enumerate(bench.calls)}
         self._alive: list[Call] = list(bench.calls)
         self._deadline = 0.0
@@ -101,7 +104,7 @@ class Gates:
         except Gone as gone:
             raise Stop("failed", "runtime", f"the candidate's answer can't be read: {gone}") from gone
         fault, excess = self._fault(answered, tree, listed, truth, call)
-        if excess > self.record.worst:
+        if call.regime != "strides" and excess > self.record.worst:
             self.record.worst, self.record.worst_call = excess, call.origin
         if fault is not None:
             details = [f"in {call.origin}", f"inputs: {call.shapes()}", *fault.details, f"oracle: {truth.oracle}"]
@@ -153,7 +156,7 @@ class Gates:
 
     def fresh_values(self) -> None:
         """Other values through captured shapes, each also refilled into the memory of the call before."""
-        made = inputs.with_other_values(self.bench.calls, self.bench.generator("values"), PER_CHANGE)
+        made = inputs.with_other_values(self.bench.calls, self.bench.generator("values"), self._per_change)
         done = 0
         for call in made:
             if self._late(done):
@@ -163,13 +166,17 @@ class Gates:
                 self.load([call])
                 self.check(call)
                 done += 1
+        for call in inputs.with_later_positions(self.bench.calls):
+            if self.bench.runs_on_cpu(call) and self.bench.usable(call):
+                self.load([call])
+                self.check(call)
         self._refilled()
         self._gate("values")
 
     def _refilled(self) -> None:
         """New values at the addresses of the call before: a result remembered by address shows."""
         change = inputs.changes(self.bench.generator("refill"))[0]
-        for call in inputs.different([call for call in self.bench.calls if call.scale], PER_CHANGE):
+        for call in inputs.different([call for call in self.bench.calls if call.scale], self._per_change):
             other = call.changed(change.make, "refilled in place", "values")
             if self.bench.usable(other):
                 self.load([other])
@@ -194,7 +201,7 @@ class Gates:
     def _resized(self, structure: shapes.Structure, source: torch.Generator) -> list[Call]:
         change = inputs.changes(source)[0]
         made = []
-        for sizes in shapes.unrecorded(structure, source, SHAPES):
+        for sizes in shapes.unrecorded(structure, source, SHAPES_INTERPRETED if self._interpreted else SHAPES):
             try:
                 call = shapes.resized(structure, sizes)
             except (ValueError, RuntimeError):

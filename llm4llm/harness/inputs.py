@@ -11,7 +11,9 @@ from typing import Any
 import torch
 
 from llm4llm.harness.calls import Call
+from llm4llm.harness.values import replaced
 
+LATER = (301, 1013)
 _SAMPLE = 4096
 _FEW = 4  # a mask or a flag has no more different values
 _BLOCKED = -9999.0  # an activation does not reach what masks use for "never"
@@ -53,7 +55,7 @@ def captured(records: list[dict[str, Any]]) -> list[Call]:
 
 
 def _agreed(calls: list[Call]) -> list[Call]:
-    """A tensor that is no activation in one call (a mask that blocks) is none in any: a mask that happens to block nothing looks the same."""
+    """A tensor that is no activation in one call is none in any: a mask may happen to look like a sample in some of them."""
     fixed = set()
     for call in calls:
         free = set(call.scale)
@@ -129,3 +131,27 @@ def with_other_values(calls: list[Call], source: torch.Generator, per_change: in
     for change in changes(source):
         for call in picked:
             yield call.changed(change.make, change.words, "values")
+
+
+def is_position(tensor: torch.Tensor) -> bool:
+    """True for integers that count along the last dimension as positions do (steps of 0 or 1), or that are single numbers per row."""
+    if type(tensor) is not torch.Tensor or tensor.dtype not in (torch.int32, torch.int64) or not tensor.numel() or not tensor.dim():
+        return False
+    if int(tensor.min()) < 0 or int(tensor.max()) <= 1:
+        return False
+    steps = tensor.diff(dim=-1)
+    return bool(((steps == 0) | (steps == 1)).all())
+
+
+def with_later_positions(calls: list[Call]) -> Iterator[Call]:
+    """Calls at positions far behind the recorded ones.
+
+    A guard does not look at values, so a longer sequence reaches a candidate; angles in a low precision are only wrong there. Where the
+    numbers are something else (ids, places in a cache), the original can't run them and the call is dropped.
+    """
+    for offset in LATER:
+        for call in different(calls, 2):
+            found = {id(tensor): tensor + offset for _, tensor in call.inputs() if is_position(tensor)}
+            if found:
+                args, kwargs = replaced((call.args, call.kwargs), lambda tensor, found=found: found.get(id(tensor), tensor))  # type: ignore[misc]
+                yield replace(call, args=args, kwargs=kwargs, origin=f"{call.origin}, {offset} positions later", regime="values", notes={})

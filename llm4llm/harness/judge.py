@@ -22,7 +22,6 @@ import torch
 
 from llm4llm.harness import contract, taskfile
 from llm4llm.harness.bench import Bench, NotReproducible, Options
-from llm4llm.harness.calls import Call
 from llm4llm.harness.channel import Channel
 from llm4llm.harness.confine import confine
 from llm4llm.harness.gates import Gates, Record, Stop
@@ -56,6 +55,7 @@ class Findings:
     config: dict[str, Any] = field(default_factory=dict)
     timed: Timed | None = None
     lines: list[str] = field(default_factory=list)
+    timing_notes: list[str] = field(default_factory=list)
 
 
 class Judgement:
@@ -67,19 +67,20 @@ class Judgement:
         self._launches: list[dict[str, Any]] = []
         self._bench: Bench
         self.findings = Findings()
+        self._measures = False
         self._interpreted = device == "cpu" and _imports_triton(text)
 
     # ---- processes --------------------------------------------------------------------------------------------------
 
     def start(self, *, measure: bool) -> None:
-        """The static gate, and the request for processes: they start while references are made."""
+        """The static gate, and the request for a process: it starts while references are made."""
         self.findings.record.gates.append("contract")
         violations = contract.check_source(self._text)
         if violations:
             raise Stop("rejected", violations[0].rule, violations[0].text, [one.text for one in violations[1:10]])
         environment = {"TRITON_INTERPRET": "1"} if self._interpreted else {}
-        for purpose in ("correctness", "timing") if measure and not self._interpreted else ("correctness",):
-            self._subjects[purpose] = Subject(self._scratch, self._tell, environment, purpose)
+        self._subjects["correctness"] = Subject(self._scratch, self._tell, environment, "correctness")
+        self._measures = measure and not self._interpreted
 
     def _opened(self, subject: Subject, record: Record, *, poison: bool) -> tuple[Gates, list[dict[str, Any]]]:
         """The task loaded and the candidate imported there; gates and configurations."""
@@ -88,7 +89,8 @@ class Judgement:
         file = subject.folder / "candidate.py"
         file.write_text(self._text, encoding="utf-8")
         gates = Gates(self._bench, subject, record, interpreted=self._interpreted)
-        payload = {"folder": str(place), "device": self._bench.options.device, "poison": poison, "scale": [call.scale for call in self._bench.calls]}
+        payload: dict[str, Any] = {"folder": str(place), "device": self._bench.options.device, "poison": poison}
+        payload |= {"scale": [call.scale for call in self._bench.calls], "threads": self._bench.threads if poison else None}
         gates.ask("open", payload, "loading the task")
         try:
             answered = subject.ask("bring", {"candidate": str(file)}, _IMPORT_TIMEOUT_S)
@@ -99,7 +101,12 @@ class Judgement:
             raise Stop("rejected", one["rule"], one["detail"])
         if answered.error is not None:
             error = answered.error
-            raise Stop("rejected", "import", f"importing it raised {error['type']}: {error['text'][0]}", [error.get("line") or "", *error["text"][1:]])
+            raise Stop(
+                "rejected",
+                "import",
+                f"importing it raised {error['type']}: {error['text'][0]}",
+                [error.get("line") or "", *error["text"][1:]],
+            )
         return gates, answered.facts["configs"]
 
     def close(self) -> None:
@@ -112,24 +119,26 @@ class Judgement:
         """Every gate in order; raises Stop at the first fault, fills `findings` on the way."""
         self._bench = bench
         found, record = self.findings, self.findings.record
-        timing = self._subjects.get("timing")
         gates, configs = self._opened(self._subjects["correctness"], record, poison=True)
         record.gates.append("import")
         usable = self._each_config(gates, configs[:MOST_CONFIGS])
+        if self._measures:
+            # it starts while other gates run
+            self._subjects["timing"] = Subject(self._scratch, self._tell, {}, "timing")
+        timing = self._subjects.get("timing")
         found.config = usable[0]
         record.proven.clear()
         self._observe_language(gates)
-        accepted: list[Call] = []
         stopwatch = None
         if len(usable) > 1 and timing is not None:
-            accepted, stopwatch = self._stopwatch(gates, timing, found.config)
+            stopwatch = self._stopwatch(gates, timing, found.config)
             found.config, lines = stopwatch.race(usable, self._bench.options.seconds / 3)
             found.lines += lines
         self._all_gates(gates, found.config)
         self._compile(gates)
         if timing is not None:
             if stopwatch is None:
-                accepted, stopwatch = self._stopwatch(gates, timing, found.config)
+                stopwatch = self._stopwatch(gates, timing, found.config)
             found.timed = stopwatch.measure(found.config, self._bench.options.seconds / 2)
             record.gates.append("timing")
 
@@ -162,12 +171,12 @@ class Judgement:
         gates.other_weights(config)
         gates.long_run()
 
-    def _stopwatch(self, correctness: Gates, timing: Subject, config: dict[str, Any]) -> tuple[list[Call], Stopwatch]:
+    def _stopwatch(self, correctness: Gates, timing: Subject, config: dict[str, Any]) -> Stopwatch:
         """The timing process, ready, with the captured calls that the candidate accepts."""
         correctness.prepare(config)
         accepted = [call for call in self._bench.calls if correctness.check(call) is not None]
-        gates, _ = self._opened(timing, Record(), poison=False)
-        return accepted, Stopwatch(self._bench, gates, accepted)
+        gates, _ = self._opened(timing, Record(notes=self.findings.timing_notes), poison=False)
+        return Stopwatch(self._bench, gates, accepted)
 
     def _observe_language(self, gates: Gates) -> None:
         names = [f"c{self._bench.calls.index(call)}" for call in different(self._bench.calls, _LANGUAGE_CALLS)]
@@ -185,7 +194,16 @@ class Judgement:
             return
         for capability in capabilities:
             reply = self._scratch / f"compiled-{capability}.json"
-            self._tell({"compile": {"candidate": str(gates.subject.folder / "candidate.py"), "launches": self._launches, "capability": capability, "reply": str(reply)}})
+            self._tell(
+                {
+                    "compile": {
+                        "candidate": str(gates.subject.folder / "candidate.py"),
+                        "launches": self._launches,
+                        "capability": capability,
+                        "reply": str(reply),
+                    }
+                }
+            )
             self._read_compiled(_awaited(reply), capability)
         self.findings.record.gates.append("compile")
 
@@ -239,7 +257,7 @@ class Judgement:
         lines = [line for line in details if line]
         if record.worst_call:
             lines.append(f"largest error so far: {record.worst:.3g} of its allowance, in {record.worst_call}")
-        lines += [*record.notes, *found.lines]
+        lines += [*record.notes, *found.lines, *found.timing_notes]
         if record.declined:
             lines.append(f"{record.declined} calls were declined by accepts and are outside the proven domain")
         if bench is not None and bench.dropped:

@@ -60,8 +60,8 @@ class _Raised(TorchFunctionMode):
 class Truth:
     """A call's outcome by the original and by the oracle.
 
-    `exact` holds tensors by path; a float tensor that is missing there is compared with the original's own values. `unchanged` are the paths of
-    tensors that the original left bit for bit as they were. `aliases` are (result path, input path) pairs that share memory.
+    `exact` holds tensors by path; a float tensor that is missing there is compared with the original's own values. `unchanged` are the
+    paths of tensors that the original left bit for bit as they were. `aliases` are (result path, input path) pairs that share memory.
     """
 
     tree: Tree
@@ -79,9 +79,7 @@ def outcome(result: Any, args: Any, kwargs: Any, kept: Any) -> dict[str, Any]:
     return {"result": result, "args": args, "kwargs": kwargs, "kept": kept}
 
 
-def alias_pairs(
-    found: list[tuple[str, torch.Tensor]], reach: Mapping[str, torch.Tensor]
-) -> frozenset[tuple[str, str]]:
+def alias_pairs(found: list[tuple[str, torch.Tensor]], reach: Mapping[str, torch.Tensor]) -> frozenset[tuple[str, str]]:
     """(result path, reachable path) of tensors in the same storage."""
     paths = list(reach)
     places: dict[int, list[str]] = {}

@@ -81,7 +81,7 @@ class _Painter:
         if isinstance(value, torch.Tensor):
             self.tensors.append((path, value))
             return {"tensor": len(self.tensors) - 1}
-        if value is None or isinstance(value, (bool, int, str)) and not isinstance(value, enum.Enum):
+        if value is None or (isinstance(value, (bool, int, str)) and not isinstance(value, enum.Enum)):
             return {"is": type_name(value), "value": value}
         if isinstance(value, _BY_NAME):
             return {"name": getattr(value, "__qualname__", type_name(value))}

@@ -147,7 +147,11 @@ class Server:
             if not all(same_bits(then, now) for then, now in zip(copies, results, strict=True)):
                 seen.append(Violation("result_reused", "a later call changed an earlier result"))
                 break
-        own = [tensor for _, tensor in [(place, found[index]) for index, place in storages(found)] if tensor.untyped_storage().data_ptr() not in reachable]
+        own = [
+            tensor
+            for _, tensor in [(place, found[index]) for index, place in storages(found)]
+            if tensor.untyped_storage().data_ptr() not in reachable
+        ]
         if own:
             self._earlier = [*self._earlier[1 - _EARLIER :], (own, [tensor.detach().clone() for tensor in own])]
         return seen
@@ -178,7 +182,8 @@ def _reachable(args: Any, kwargs: Any, module: nn.Module) -> Iterator[tuple[str,
 
 def _packed(found: list[tuple[str, torch.Tensor]], before: dict[str, torch.Tensor]) -> tuple[list[dict[str, Any]], list[bytes]]:
     """Facts of each tensor, and the bytes of those that are not as they were before the call."""
-    facts, blobs = [], []
+    facts: list[dict[str, Any]] = []
+    blobs: list[bytes] = []
     for path, tensor in found:
         known = before.get(path)
         exact = type(tensor) in _EXACT_TYPES
@@ -200,15 +205,15 @@ def _finish() -> None:
 def poisoned(on: bool) -> Iterator[None]:
     """Memory that torch hands out uninitialised holds NaN (or the largest integer) inside."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    fill = torch.utils.deterministic.fill_uninitialized_memory
+    fill = torch._C._get_deterministic_fill_uninitialized_memory()
     # the public function imports the compiler, which takes a second
     torch._C._set_deterministic_algorithms(on, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = on
+    torch._C._set_deterministic_fill_uninitialized_memory(on)
     try:
         yield
     finally:
         torch._C._set_deterministic_algorithms(before[0], warn_only=before[1])
-        torch.utils.deterministic.fill_uninitialized_memory = fill
+        torch._C._set_deterministic_fill_uninitialized_memory(fill)
 
 
 def dirtied(call: dict[str, Any]) -> None:

@@ -93,13 +93,18 @@ def _axes(sizes: dict[tuple[str, int], tuple[int, ...]]) -> list[Axis]:
     varying: dict[tuple[int, ...], str] = {}
     for (path, dim), recorded in sizes.items():
         if len(set(recorded)) > 1:
-            varying.setdefault(recorded, f"{path} dimension {dim}")
+            varying.setdefault(recorded, f"{spoken(path)} dimension {dim}")
     axes: list[Axis] = []
     # small ones first: a total is made of its parts, not a part of the total and the rest
     for recorded in sorted(varying, key=sum):
         if _rule(recorded, axes) is None:
             axes.append(Axis(varying[recorded], recorded))
     return axes
+
+
+def spoken(path: str) -> str:
+    """A path as people write it: args[0], kwargs['mask']."""
+    return path.removeprefix("['").replace("']", "", 1) if path.startswith("['") else path
 
 
 def _constant(recorded: tuple[int, ...]) -> Callable[[Sizes], int]:

@@ -27,8 +27,27 @@ _ACTIVE = threading.enumerate
 _PROCESS_EVENTS = (
     "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty", "pty.spawn", "os.kill", "os.killpg",
 )  # fmt: skip
-_FILE_EVENTS = ("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.chmod", "os.chown", "os.link", "os.symlink", "os.truncate", "shutil.rmtree")
-_SPY_EVENTS = ("sys._getframe", "sys._current_frames", "gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys.settrace", "sys.setprofile")
+_FILE_EVENTS = (
+    "os.remove",
+    "os.rename",
+    "os.rmdir",
+    "os.mkdir",
+    "os.chmod",
+    "os.chown",
+    "os.link",
+    "os.symlink",
+    "os.truncate",
+    "shutil.rmtree",
+)
+_SPY_EVENTS = (
+    "sys._getframe",
+    "sys._current_frames",
+    "gc.get_objects",
+    "gc.get_referrers",
+    "gc.get_referents",
+    "sys.settrace",
+    "sys.setprofile",
+)
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _LIBRARIES = (
     "time", "_thread", "threading", "gc", "os", "builtins", "math", "random", "statistics", "torch", "torch.nn", "torch.nn.functional",
@@ -68,7 +87,7 @@ class Watchtower:
     def arm(self, candidate_file: Path) -> None:
         """Take the identities of everything that is compared later, and start to watch events that come from this file."""
         self._file = str(candidate_file)
-        _thread.start_new_thread = self._thread_started  # type: ignore[assignment]
+        _thread.start_new_thread = self._thread_started
         threading._start_new_thread = self._thread_started  # type: ignore[attr-defined]
         for name in _LIBRARIES:
             if name in sys.modules:
@@ -169,7 +188,16 @@ def _is_cache(key: str, value: object) -> bool:
     """Names that libraries fill in or rebind by themselves."""
     if isinstance(value, (bool, int, float, str, tuple, type(None))) and key.startswith("_"):
         return True
-    return key in ("__warningregistry__", "__annotations__", "__doc__", "__dict__", "__weakref__", "__abstractmethods__", "_abc_impl", "_dangling")
+    return key in (
+        "__warningregistry__",
+        "__annotations__",
+        "__doc__",
+        "__dict__",
+        "__weakref__",
+        "__abstractmethods__",
+        "_abc_impl",
+        "_dangling",
+    )
 
 
 def _is_own_wrapper(now: object, before: object) -> bool:
@@ -180,7 +208,6 @@ def _is_own_wrapper(now: object, before: object) -> bool:
 
 def process_state() -> dict[str, Any]:
     """Process-wide state that a call must leave alone, by name."""
-    deterministic = torch.utils.deterministic.fill_uninitialized_memory
     return {
         "grad mode": torch.is_grad_enabled(),
         "inference mode": torch.is_inference_mode_enabled(),
@@ -188,7 +215,7 @@ def process_state() -> dict[str, Any]:
         "number of threads": torch.get_num_threads(),
         "matmul precision": torch.get_float32_matmul_precision(),
         "TF32": (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32),
-        "deterministic algorithms": (torch.are_deterministic_algorithms_enabled(), deterministic),
+        "deterministic algorithms": (torch.are_deterministic_algorithms_enabled(), torch._C._get_deterministic_fill_uninitialized_memory()),
         "environment variables": dict(os.environ),
         "garbage collection": (gc.isenabled(), gc.get_threshold()),
         "working directory": os.getcwd(),
@@ -230,9 +257,7 @@ class ModuleRecord:
             path: {key: id(item) for key, item in vars(part).items() if not isinstance(item, dict)} for path, part in module.named_modules()
         }
         self._tables = {
-            path: {
-                key: {name: id(entry) for name, entry in item.items()} for key, item in vars(part).items() if isinstance(item, dict)
-            }
+            path: {key: {name: id(entry) for name, entry in item.items()} for key, item in vars(part).items() if isinstance(item, dict)}
             for path, part in module.named_modules()
         }
         self._alive = [list(vars(part).values()) for part in module.modules()]
@@ -252,7 +277,9 @@ class ModuleRecord:
         if attributes:
             for path, part in self._module.named_modules():
                 plain = {key: id(item) for key, item in vars(part).items() if not isinstance(item, dict)}
-                tables = {key: {name: id(entry) for name, entry in item.items()} for key, item in vars(part).items() if isinstance(item, dict)}
+                tables = {
+                    key: {name: id(entry) for name, entry in item.items()} for key, item in vars(part).items() if isinstance(item, dict)
+                }
                 before_plain, before_tables = self._parts.get(path, {}), self._tables.get(path, {})
                 changed = [key for key in plain.keys() | before_plain.keys() if plain.get(key) != before_plain.get(key)]
                 changed += [key for key in tables.keys() | before_tables.keys() if tables.get(key) != before_tables.get(key)]
