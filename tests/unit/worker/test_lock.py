@@ -1,0 +1,42 @@
+"""One worker per job."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llm4llm.errors import JobNotResumable
+from llm4llm.schema.job import Job, JobStatus, Request, StageName
+from llm4llm.worker.lock import job_lock
+from llm4llm.worker.scratch import clear_ended
+
+
+def test_a_job_is_held_by_one_worker_and_free_after_it(tmp_path: Path) -> None:
+    with job_lock(tmp_path / "job", "job_1"), pytest.raises(JobNotResumable, match="another process"), job_lock(tmp_path / "job", "job_1"):
+        pass
+    with job_lock(tmp_path / "job", "job_1"):
+        pass
+
+
+def test_a_child_that_survives_does_not_keep_the_job(tmp_path: Path) -> None:
+    with job_lock(tmp_path, "job_1"):
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], close_fds=False)
+    try:
+        with job_lock(tmp_path, "job_1"):
+            pass
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.parametrize(("stop", "left"), [(None, {"script.stdout", "lock"}), (StageName.TASK, {"script.stdout", "lock", "tasks"})])
+def test_only_what_is_needed_stays(tmp_path: Path, stop: StageName | None, left: set[str]) -> None:
+    (tmp_path / "tasks" / "t_1").mkdir(parents=True)
+    (tmp_path / "confirm").mkdir()
+    for name in ("script.stdout", "lock", "script.json", "replay.log"):
+        (tmp_path / name).write_text("x")
+    request = Request(script="/s.py", script_sha256="0", working_directory="/", python="p", stop_after=stop)
+    job = Job(id="job_1", request=request, status=JobStatus.SUCCEEDED, created_at="2025")
+    clear_ended(tmp_path, job)
+    assert {entry.name for entry in tmp_path.iterdir()} == left
