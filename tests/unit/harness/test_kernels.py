@@ -55,7 +55,7 @@ def _mismatched(x_ptr, BLOCK: tl.constexpr):
 
 def forward(module, state, x):
     out = torch.empty_like(x)
-    grid = lambda args: (triton.cdiv(args["n"], args["BLOCK"]),)
+    grid = lambda args: (triton.cdiv(x.numel(), args["BLOCK"]),)
     _rows[grid](x, out, x.numel(), 1e-5, 1, None, BLOCK=64, KIND=tl.float32, APPLY=_doubled, num_warps=2)
     square = torch.ones(32, 32, dtype=torch.float16)
     _product[(1,)](square, torch.empty_like(square), SIZE=32)
