@@ -1,0 +1,95 @@
+"""A verdict from real, limited processes: judge, candidate, compiler."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from judging import CORPUS, corpus_task
+
+from llm4llm.errors import BadArguments, BadCandidate, BadTaskFolder
+from llm4llm.harness import taskfile
+from llm4llm.sandbox import Sandbox
+from llm4llm.schema.verdict import Passed, Rejected
+from llm4llm.stages.verdict.judging import judge_candidate
+
+HONEST = CORPUS / "candidates" / "honest_norm_two_lines.py"
+KERNEL = CORPUS / "candidates" / "honest_norm_kernel.py"
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return corpus_task(tmp_path_factory.mktemp("task"), "MeanNorm")
+
+
+def test_an_honest_candidate_is_measured_and_its_domain_recorded(task: Path, tmp_path: Path) -> None:
+    with Sandbox(tmp_path) as sandbox:
+        verdict = judge_candidate(task, HONEST, {"seconds": 2.0}, sandbox, sys.executable)
+    assert isinstance(verdict, Passed), verdict.reason
+    assert verdict.language == "torch"
+    assert verdict.timing is not None
+    assert verdict.speedup is not None
+    assert verdict.ci95 is not None
+    assert verdict.ci95[0] <= verdict.speedup <= verdict.ci95[1]
+    assert len(verdict.timing.baseline_ms) == len(verdict.timing.patched_ms) >= 7
+    assert verdict.gates == (
+        "contract",
+        "import",
+        "captured",
+        "determinism",
+        "values",
+        "shapes",
+        "strides",
+        "weights",
+        "long_run",
+        "timing",
+    )
+    sizes = [slot["sizes"] for one in verdict.proven_domain["alternatives"] for _, slot in one["slots"] if slot["kind"] == "tensor"]
+    assert any(spans == [[1, 6], [1, 37], [48, 48]] for spans in sizes)
+
+
+def test_kernels_are_interpreted_and_compiled_for_the_target(task: Path, tmp_path: Path) -> None:
+    with Sandbox(tmp_path) as sandbox:
+        verdict = judge_candidate(task, KERNEL, {"capabilities": [90]}, sandbox, sys.executable)
+        assert isinstance(verdict, Passed), verdict.reason
+        assert (verdict.language, verdict.speedup, verdict.timing, verdict.config) == ("triton", None, None, {"rows": 4})
+        assert "not measured: interpreted" in verdict.reason
+        assert {fact.target for fact in verdict.kernels} == {"sm_90"}
+        assert all(fact.kernel == "_norm" and fact.shared_bytes is not None for fact in verdict.kernels)
+        verdict = judge_candidate(task, KERNEL, {"capabilities": [90], "shared_bytes": 0, "gate_seconds": 0.0}, sandbox, sys.executable)
+    assert isinstance(verdict, Rejected | Passed)
+    assert isinstance(verdict, Passed) == all((fact.shared_bytes or 0) == 0 for fact in verdict.kernels)
+
+
+def test_unusable_input_is_named(task: Path, tmp_path: Path) -> None:
+    (tmp_path / "latin.py").write_bytes("# caf\xe9".encode("latin-1"))
+    with Sandbox(tmp_path / "home") as sandbox:
+
+        def judged(folder: Path, candidate: Path, **options: object) -> None:
+            judge_candidate(folder, candidate, options, sandbox, sys.executable)
+
+        with pytest.raises(BadTaskFolder, match="no such folder"):
+            judged(tmp_path / "absent", HONEST)
+        with pytest.raises(BadTaskFolder, match=r"no task\.json"):
+            judged(tmp_path, HONEST)
+        with pytest.raises(BadCandidate, match="no such file"):
+            judged(task, tmp_path / "absent.py")
+        with pytest.raises(BadCandidate, match="utf-8"):
+            judged(task, tmp_path / "latin.py")
+        with pytest.raises(BadArguments, match="secnods"):
+            judged(task, HONEST, secnods=3)
+
+
+def test_a_task_that_does_not_reproduce_is_refused(tmp_path: Path) -> None:
+    task = corpus_task(tmp_path, "Mixer")
+    other = corpus_task(tmp_path / "other" if (tmp_path / "other").mkdir() is None else tmp_path, "MeanNorm")
+    stolen = (other / taskfile.REFERENCE_FILE).read_bytes()
+    (task / taskfile.REFERENCE_FILE).write_bytes(stolen)
+    with Sandbox(tmp_path / "home") as sandbox:
+        with pytest.raises(BadTaskFolder, match="not what was written"):
+            judge_candidate(task, HONEST, {}, sandbox, sys.executable)
+        facts = json.loads((task / "task.json").read_text())
+        facts["file_sha256"][taskfile.REFERENCE_FILE] = taskfile.file_sha256(task / taskfile.REFERENCE_FILE)
+        (task / "task.json").write_text(json.dumps(facts))
+        with pytest.raises(BadTaskFolder, match="disagrees with its recording"):
+            judge_candidate(task, HONEST, {}, sandbox, sys.executable)
