@@ -7,6 +7,7 @@ from llm4llm.schema.reason import Reason
 from llm4llm.schema.results import Results
 from llm4llm.schema.verdict import Passed
 from llm4llm.stages.capture.ending import ending as ending_of_script
+from llm4llm.stages.verdict.run import NOT_JUDGED
 
 
 class Ending(NamedTuple):
@@ -45,14 +46,25 @@ def _nothing_to_do(results: Results) -> Ending | None:
             return _good(refusals[0].code, f"nothing to optimise: {refusals[0].text}")
         return _good("no_hotspot", "nothing to optimise: no call into a model could be repeated")
     if results.task is not None and not results.task.tasks:
-        return _good("nothing_to_try", "nothing to try: no hotspot is worth an attempt, see each one's reason in the report")
+        return _good("nothing_to_try", f"nothing to try: no hotspot is worth an attempt{_largest(results)}")
     if results.episode is not None and not any(episode.best for episode in results.episode.episodes):
         if any(episode.stop_reason == "budget_spent" for episode in results.episode.episodes):
             return _good("budget_spent", "the budget was used up before a faster candidate was found; give the job a larger --budget")
         return _good("nothing_accepted", "nothing accepted: no candidate was both right and faster than the module that it replaces")
-    if results.verdict is not None and not any(isinstance(trial.verdict, Passed) for trial in results.verdict.trials):
+    finals = [trial.verdict for trial in results.verdict.trials] if results.verdict else []
+    if finals and not any(isinstance(verdict, Passed) for verdict in finals):
+        if all(verdict.kind == NOT_JUDGED for verdict in finals):
+            return _good("budget_spent", "the budget was used up before a faster candidate was confirmed; give the job a larger --budget")
         return _good("nothing_accepted", "nothing accepted: the best candidates did not hold on inputs that they had not met before")
     return None
+
+
+def _largest(results: Results) -> str:
+    """What is said about the hotspot that holds most time of its own."""
+    spots = results.profile.hotspots if results.profile else ()
+    largest = max(spots, key=lambda spot: spot.self_share, default=None)
+    reason = results.task.skipped.get(largest.id) if results.task and largest else None
+    return f"; the largest: {reason.text}" if reason else ""
 
 
 def _after_acceptance(results: Results) -> Ending | None:

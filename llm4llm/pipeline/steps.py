@@ -8,14 +8,12 @@ from llm4llm.assets import Seed
 from llm4llm.kit import iso
 from llm4llm.schema.acceptance import Acceptance, Patch
 from llm4llm.schema.base import Frozen
-from llm4llm.schema.candidate import Candidate
 from llm4llm.schema.capture import Capture
 from llm4llm.schema.episode import Episode, Episodes, Trial
 from llm4llm.schema.job import Job, StageName
 from llm4llm.schema.profile import ProfileReport
 from llm4llm.schema.results import Packed, Results, Verdicts
 from llm4llm.schema.selection import Selection
-from llm4llm.schema.task import Task
 from llm4llm.schema.verdict import Passed
 from llm4llm.stages.acceptance.run import Proposal
 from llm4llm.stages.acceptance.run import run as accept
@@ -28,6 +26,8 @@ from llm4llm.stages.profile.run import run as profile
 from llm4llm.stages.task.run import MIN_SHARE, Wanted
 from llm4llm.stages.task.run import run as choose
 from llm4llm.stages.tools import Tools
+from llm4llm.stages.verdict.run import Finalist
+from llm4llm.stages.verdict.run import run as judge_again
 from llm4llm.store import Store
 from llm4llm.store.candidates import JudgedIn
 
@@ -127,31 +127,15 @@ def _keeper(bench: Bench, stage: JudgedIn) -> Callable[[Trial], None]:
 
 
 def _verdict(bench: Bench) -> Verdicts:
-    """The best candidate of each task once more, in a fresh process on inputs that no earlier verdict used."""
-    tools = bench.tools
-    finished = {trial.candidate.id: trial for trial in bench.store.candidates.trials(bench.job.id, "verdict")}
-    best = _best(bench)
-    keep = _keeper(bench, "verdict")
-    trials: list[Trial] = []
-    for position, (task, candidate) in enumerate(best):
-        trial = finished.get(candidate.id)
-        if trial is None:
-            seconds = tools.seconds_left() / (len(best) - position)
-            verdict = tools.judge(task, tools.candidate_file(candidate.sha256), time_limit_s=seconds, held_out=True)
-            trial = Trial(candidate=candidate, verdict=verdict)
-            keep(trial)
-        trials.append(trial)
-    return Verdicts(trials=tuple(trials))
-
-
-def _best(bench: Bench) -> list[tuple[Task, Candidate]]:
+    finished = {trial.candidate.id: trial.verdict for trial in bench.store.candidates.trials(bench.job.id, "verdict")}
     tasks = {task.id: task for task in bench.selected.tasks}
-    pairs = []
-    for episode in _there(bench.results.episode).episodes:
-        for trial in episode.trials:
-            if trial.candidate.id == episode.best:
-                pairs.append((tasks[episode.task], trial.candidate))
-    return pairs
+    finalists = [
+        Finalist(tasks[episode.task], trial.candidate, finished.get(trial.candidate.id))
+        for episode in _there(bench.results.episode).episodes
+        for trial in episode.trials
+        if trial.candidate.id == episode.best
+    ]
+    return judge_again(bench.job, finalists, _keeper(bench, "verdict"), bench.tools)
 
 
 def _acceptance(bench: Bench) -> Acceptance:

@@ -37,6 +37,8 @@ def _of_task(task: Task, job: Job, results: Results, tried: tuple[Trial, ...]) -
         return found
     for trial in results.verdict.trials if results.verdict else ():
         if trial.candidate.task == task.id and not isinstance(trial.verdict, Passed):
+            if trial.verdict.kind == "not_judged":
+                return Outcome("skipped", Reason(code="not_judged", text=f"{trial.candidate.author} was {trial.verdict.reason}"))
             text = f"{trial.candidate.author} did not hold on inputs that it had not met before: {trial.verdict.reason}"
             return Outcome("rejected", Reason(code=f"verdict_{trial.verdict.kind}", text=text))
     for episode in results.episode.episodes if results.episode else ():

@@ -17,6 +17,7 @@ _TIMING_SHARE = 0.3  # of the time limit; the rest is for starting processes and
 _GATES_SHARE = 0.4
 _MAX_TIMING_S = 20.0
 _MAX_GATES_S = 60.0
+_MAX_HELD_OUT_TIMING_S = 8.0  # which of two candidates is faster was decided before; here only whether it still is
 
 
 class JobJudge:
@@ -32,6 +33,8 @@ class JobJudge:
             raise AssertionError(f"{task.id} has no folder")
         seed = _HELD_OUT_SEED if held_out else _SEED
         options = judge_options(task.target, time_limit_s, seed)
+        if held_out:
+            options["seconds"] = min(options["seconds"], _MAX_HELD_OUT_TIMING_S)
         try:
             return judge_candidate(Path(task.folder), candidate_file, options, self._sandbox, self._python)
         except (BadTaskFolder, BadCandidate, StageError) as error:

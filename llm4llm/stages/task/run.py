@@ -89,15 +89,18 @@ def _matches(spots: list[Hotspot], wanted: Wanted, tools: Tools, skipped: dict[s
         matches[spot.id] = tuple(name for name in named if on_gpu or name not in cuda_only)
         if wanted.every_hotspot or matches[spot.id]:
             continue
-        skipped[spot.id] = _no_seed(spot, named)
+        skipped[spot.id] = _no_seed(spot, named, len(cuda_only) if not on_gpu else 0)
     return matches
 
 
-def _no_seed(spot: Hotspot, named: tuple[str, ...]) -> Reason:
+def _no_seed(spot: Hotspot, named: tuple[str, ...], for_gpus: int) -> Reason:
     if named:
         text = f"wrong device: {', '.join(named)} would fit, but the kernels there need a CUDA device and the model is on the CPU"
         return Reason(code="wrong_device", text=text)
-    return Reason(code="no_seed", text=f"no seed matches {spot.module_class} in its {spot.phase} phase")
+    text = f"no seed matches {spot.module_class} in its {spot.phase} phase"
+    if for_gpus:
+        text += f" on the CPU ({for_gpus} more seeds hold kernels that need a CUDA device)"
+    return Reason(code="no_seed", text=text)
 
 
 def _extracted(job: Job, spots: list[Hotspot], wanted: Wanted, tools: Tools, skipped: dict[str, Reason]) -> list[Task]:
