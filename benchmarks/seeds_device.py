@@ -47,6 +47,7 @@ class Case:
     exact: Callable[[], torch.Tensor]
     launches: int = 40  # of the original, roughly: decides how device time can be taken
     timed: bool = True
+    fresh: bool = False  # a call changes what the next one would find, so every call gets new arguments
     state: Callable[[dict[str, Any]], list[torch.Tensor]] = field(default=lambda _kwargs: [])
 
 
@@ -213,7 +214,7 @@ def mamba_cases(sizes: Sizes, device: torch.device) -> list[Case]:
             exact = lambda m=mixer, x=x: exact_mixer(m, x)  # noqa: E731
             for seed in ("selective_scan", "causal_conv1d_silu", "mamba_scan_torch"):
                 timed = seed == "selective_scan" or (length > 64 and batch == 1)
-                cases.append(Case(seed, label, dtype, mixer, call, exact, 6 * length, timed and dtype == torch.bfloat16, states))
+                cases.append(Case(seed, label, dtype, mixer, call, exact, 6 * length, timed and dtype == torch.bfloat16, True, states))
         for label, batch in (("decode b1", 1), ("decode b8", 8)):
             x = torch.randn(batch, 9, sizes.mamba, device=device).to(dtype)
             filled = DynamicCache(config=config)
@@ -223,7 +224,7 @@ def mamba_cases(sizes: Sizes, device: torch.device) -> list[Case]:
             call = lambda step=step, filled=filled, name=name: ((step,), {name: filled})  # noqa: E731
             exact = lambda m=mixer, x=x: exact_mixer(m, x)[:, 8:]  # noqa: E731
             for seed in ("selective_state_update", "mamba_update_torch"):
-                cases.append(Case(seed, label, dtype, mixer, call, exact, 40, dtype == torch.bfloat16, states))
+                cases.append(Case(seed, label, dtype, mixer, call, exact, 40, dtype == torch.bfloat16, False, states))
     return cases
 
 
@@ -287,7 +288,7 @@ def timings(case: Case, forward: Callable[..., Any], repeats: int, cuda: bool) -
 
     def once(how: Callable[..., Any] | None, count: int) -> None:
         for _ in range(count):
-            called(case, case.call() if case.launches > QUEUE_LAUNCHES // 4 else arguments, how)
+            called(case, case.call() if case.fresh else arguments, how)
 
     for who in ways:
         once(ways[who], 3 if case.launches < QUEUE_LAUNCHES else 1)

@@ -22,7 +22,7 @@ def test_prefill(seed, mixers, exact, as_accurate, same_state, name, hidden, sta
         for config in candidate.CONFIGS + (SMALL_CHUNKS if name == "selective_scan" else []):
             theirs, mine, prepared = mixers.cache(mixer), mixers.cache(mixer), candidate.prepare(mixer, **config)
             assert candidate.accepts(mixer, prepared, x, cache=mine)
-            as_accurate(candidate.forward(mixer, prepared, x, cache=mine), mixer(x, cache=theirs), truth, dtype, factor=3.0)
+            as_accurate(candidate.forward(mixer, prepared, x, cache=mine), mixer(x, theirs), truth, dtype, factor=3.0)
             expected, found = mixers.layer(mixer, theirs), mixers.layer(mixer, mine)
             assert torch.equal(found.conv_states[0], expected.conv_states[0])
             assert found.has_previous_state == expected.has_previous_state
@@ -48,7 +48,7 @@ def test_prefill_declines_a_live_cache(seed, mixers, name) -> None:
     cache, x = mixers.cache(mixer), torch.randn(1, 4, 5)
     prepared = candidate.prepare(mixer)
     with torch.no_grad():
-        mixer(x, cache=cache)
+        mixer(x, cache)
         assert not candidate.accepts(mixer, prepared, x, cache=cache)
         assert not candidate.accepts(mixer, prepared, x, attention_mask=torch.ones(1, 9))
         assert not candidate.accepts(mixer, prepared, x.double())
@@ -76,14 +76,14 @@ def test_decode(seed, mixers, exact, as_accurate, same_state, hidden, state, bat
         for config in candidate.CONFIGS:
             theirs, mine, prepared = mixers.cache(mixer), mixers.cache(mixer), candidate.prepare(mixer, **config)
             assert not candidate.accepts(mixer, prepared, x[:, :1], cache=mine)
-            mixer(x[:, :6], cache=theirs)
-            mixer(x[:, :6], cache=mine)
+            mixer(x[:, :6], theirs)
+            mixer(x[:, :6], mine)
             layer = mixers.layer(mixer, mine)
             window, recurrent = layer.conv_states[0], layer.recurrent_states[0]
             for t in range(6, 9):
                 step = x[:, t : t + 1]
                 assert candidate.accepts(mixer, prepared, step, cache=mine)
-                original = mixer(step, cache=theirs)
+                original = mixer(step, theirs)
                 as_accurate(candidate.forward(mixer, prepared, step, cache=mine), original, truth[:, t : t + 1], dtype, factor=3.0)
             assert layer.conv_states[0] is window
             assert layer.recurrent_states[0] is recurrent

@@ -23,7 +23,7 @@ def test_prefill_is_as_accurate_and_leaves_the_same_cache(
         prepared = scan.prepare(mixer, **config)
         with torch.no_grad():
             assert scan.accepts(mixer, prepared, x, cache=mine)
-            original = mixer(x, cache=theirs)
+            original = mixer(x, theirs)
             got = scan.forward(mixer, prepared, x, cache=mine)
             truth, last = exact(mixer, x)
         as_accurate(got, original, truth, dtype)
@@ -91,7 +91,7 @@ def declined_calls(mixers: Any, mixer: Any) -> dict[str, tuple[tuple[Any, ...], 
     x = torch.randn(2, 5, mixer.in_proj.in_features)
     filled = mixers.cache(mixer)
     with torch.no_grad():
-        mixer(x, cache=filled)
+        mixer(x, filled)
     recording = mixers.cache(mixer)
     mixers.layer(mixer, recording).activate_past_recording()
     return {
@@ -129,15 +129,15 @@ def test_decode_is_as_accurate_and_updates_the_cache_in_place(
     x = torch.randn(batch, 12, hidden, dtype=dtype)
     theirs, mine = mixers.cache(mixer), mixers.cache(mixer)
     with torch.no_grad():
-        mixer(x[:, :7], cache=theirs)
-        mixer(x[:, :7], cache=mine)
+        mixer(x[:, :7], theirs)
+        mixer(x[:, :7], mine)
         layer, prepared = mixers.layer(mixer, mine), update.prepare(mixer)
         window, recurrent = layer.conv_states[0], layer.recurrent_states[0]
         truth, last = exact(mixer, x)
         for t in range(7, 12):
             step = x[:, t : t + 1]
             assert update.accepts(mixer, prepared, step, cache=mine)
-            original = mixer(step, cache=theirs)
+            original = mixer(step, theirs)
             as_accurate(update.forward(mixer, prepared, step, cache=mine), original, truth[:, t : t + 1], dtype, factor=3.0)
     assert layer.conv_states[0] is window
     assert layer.recurrent_states[0] is recurrent
@@ -153,7 +153,7 @@ def test_decode_notices_changed_weights_and_declines_prefill(seed, mixers) -> No
         assert not update.accepts(mixer, prepared, x, cache=cache)
         assert not update.accepts(mixer, prepared, x[:, :1], cache=cache)  # the cache is still empty
         assert not update.accepts(mixer, prepared, x[:, :1])
-        mixer(x, cache=cache)
+        mixer(x, cache)
         assert update.accepts(mixer, prepared, x[:, :1], cache=cache)
         assert not update.accepts(mixer, prepared, x, cache=cache)
         mixer.A_log.add_(0.1)
