@@ -88,7 +88,9 @@ def same_tensor(left: torch.Tensor, right: torch.Tensor) -> bool:
     if left.device.type == "meta" or left.is_quantized:
         return False
     with torch.inference_mode(False), torch.no_grad():
-        bits = [tensor.detach().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8) for tensor in (left, right)]
+        # a copy first: views with odd strides refuse to be seen as bytes
+        plain = [tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format) for tensor in (left, right)]
+        bits = [tensor.reshape(-1).view(torch.uint8) for tensor in plain]
         return torch.equal(bits[0], bits[1])
 
 
