@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
@@ -17,8 +16,9 @@ from llm4llm.schema.event import Event
 from llm4llm.schema.job import StageName
 
 Line = tuple[str, str]  # style, text
-_MARKS = {"waiting": ("dim", "·"), "finished": ("green", "✓"), "failed": ("red", "✗")}
+_MARKS = {"waiting": ("dim", "·"), "running": ("bold", "▶"), "finished": ("green", "✓"), "failed": ("red", "✗")}
 _LINES_KEPT = 6
+_REDRAWS_PER_S = 1  # while we draw, children measure times on the same cores
 
 
 class Watched:
@@ -93,7 +93,7 @@ def watching(script: str, budget_s: float, quiet: bool = False) -> Iterator[Watc
         yield Watched(script, budget_s)
     elif is_live():
         watched = Watched(script, budget_s)
-        with Live(get_renderable=lambda: picture(watched), console=Console(stderr=True), refresh_per_second=4, transient=True):
+        with Live(get_renderable=lambda: picture(watched), console=Console(stderr=True), refresh_per_second=_REDRAWS_PER_S, transient=True):
             yield watched
     else:
         yield _PlainLines(script, budget_s)
@@ -136,11 +136,8 @@ def _stages(watched: Watched) -> Table:
     for stage, state in watched.states.items():
         took = watched.took_s(stage)
         name = stage.value if took is None else f"{stage.value} {format_duration(took)}"
-        if state == "running":
-            cells.append(Spinner("dots", text=Text(name, style="bold")))
-        else:
-            style, mark = _MARKS[state]
-            cells.append(Text(f"{mark} {name}", style=style))
+        style, mark = _MARKS[state]
+        cells.append(Text(f"{mark} {name}", style=style))
     grid.add_row(*cells)
     return grid
 

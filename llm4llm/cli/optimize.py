@@ -14,6 +14,7 @@ from llm4llm.errors import UserError
 from llm4llm.kit import canonical_json
 from llm4llm.schema.job import Job, JobStatus
 from llm4llm.service.jobs import submit
+from llm4llm.service.report import job_report
 from llm4llm.worker.local import run_job
 
 
@@ -62,6 +63,8 @@ def unusable(job: Job) -> bool:
 def _to_its_end(local: Opened, job: Job, out: Path | None, as_json: bool) -> int:
     job = work(local, job, out)
     if unusable(job):
+        if as_json:
+            say.result(canonical_json(job_report(local.store, job.id)))
         say_reason(job)
         return exit_code(job)
     folder = output_folder(out, job)

@@ -65,6 +65,7 @@ def test_what_is_no_script_is_told_before_anything_runs(
     assert said in ours(done)
     assert stored(command, tmp_path)["reason"]["code"] == code  # type: ignore[index]
     assert not (tmp_path / "llm4llm-out").exists()
+    assert json.loads(call(command, "optimize", "script.py", "--json", cwd=tmp_path).stdout)["job"]["reason"]["code"] == code
 
 
 @pytest.mark.parametrize(
