@@ -62,7 +62,7 @@ class Applier:
 
 
 class Lookout:
-    """Stands in for a Recorder: meets models and takes the time of driver calls, and copies nothing."""
+    """Has what an Interception asks of a Recorder: meets models and takes the time of driver calls, and copies nothing."""
 
     def __init__(self, applier: Applier) -> None:
         self.level = IDLE
@@ -78,6 +78,11 @@ class Lookout:
         self, module: nn.Module, name: str, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, bool | None]:
         return self._watched(module, name, WAITING, lambda: target(module, *args, **kwargs))
+
+    def entered(self) -> None:
+        """The watched method calls its first module now."""
+        if self.owner == threading.get_ident():
+            self.level = INSIDE
 
     def note(self, code: str, text: str) -> None:
         """Nothing here is stored."""

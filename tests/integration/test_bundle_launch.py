@@ -29,8 +29,8 @@ def test_output_and_exit_code_are_the_scripts(tmp_path: Path, ending: str) -> No
     assert done.stderr == expected.stderr
     facts = json.loads(report.read_text())
     assert facts["applied"] is True
-    assert [(site["path"], site["hits"], site["fallbacks"]) for site in facts["sites"]] == [("layers.0", 3, 0), ("layers.1", 3, 0)]
-    assert [call["method"] for call in facts["drivers"]] == ["forward"] * 3
+    assert [(site["path"], site["hits"], site["fallbacks"]) for site in facts["sites"]] == [("layers.0", 4, 0), ("layers.1", 4, 0)]
+    assert [call["method"] for call in facts["drivers"]] == ["generate", "generate", "generate", "forward"]
     assert facts["end"]["exit_code"] == expected.returncode
 
 
@@ -73,7 +73,7 @@ def test_pairs_are_measured_after_the_script_with_its_streams_kept_apart(tmp_pat
     assert facts["error"] is None
     assert len(facts["pairs"]["baseline_ms"]) == len(facts["pairs"]["patched_ms"]) == 6
     assert min(facts["pairs"]["baseline_ms"]) > max(facts["pairs"]["patched_ms"])
-    assert [site["hits"] for site in facts["sites"]] == [3, 3]  # of the script's own run
+    assert [site["hits"] for site in facts["sites"]] == [4, 4]  # of the script's own run
 
 
 def test_a_script_without_a_model_runs_as_it_is_and_inherits_nothing_of_the_staged_harness(tmp_path: Path) -> None:

@@ -24,3 +24,6 @@ class Stack(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return x
+
+    def generate(self, x: torch.Tensor) -> torch.Tensor:
+        return self(x) + 1
