@@ -55,14 +55,21 @@ def _parsed(url: str) -> URL:
     if backend == "sqlite":
         if not parsed.database or parsed.database == ":memory:":
             raise BadSettings("jobs can't be kept in memory", "use sqlite:///FILE")
-        try:
-            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreUnavailable(f"{Path(parsed.database).parent} can't be made ({error.strerror})", "set LLM4LLM_HOME") from error
+        _make_file(Path(parsed.database))
         return parsed
     if backend == "postgresql":
         return parsed.set(drivername="postgresql+psycopg")
     raise BadSettings(f"jobs can't be kept in {backend}", "use sqlite:///FILE or postgresql://USER@HOST/NAME")
+
+
+def _make_file(file: Path) -> None:
+    """The database's file, readable by its owner alone: requests hold the variables that scripts were given."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.exists():
+            file.touch(mode=0o600)
+    except OSError as error:
+        raise StoreUnavailable(f"{file} can't be made ({error.strerror})", "set LLM4LLM_HOME to a folder that can be written") from error
 
 
 def _set_up_sqlite(place: str) -> Any:

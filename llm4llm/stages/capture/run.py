@@ -78,8 +78,11 @@ def _environment(tools: Tools) -> dict[str, Any]:
 
 def _teller(job: Job, tools: Tools) -> Callable[[dict[str, Any]], None]:
     def tell(facts: dict[str, Any]) -> None:
-        text = facts.get("note") or facts.get("driver") or "the script goes on"
-        text = text if isinstance(text, str) else str(text.get("text") or text.get("method") or text)
+        if "driver" in facts:
+            driver = facts["driver"]
+            text = f"new kind of call: {driver['root']}.{driver['method']}({driver['signature']})"
+        else:
+            text = str(facts.get("note", {}).get("text", "the script goes on"))
         tools.progress(Event(job=job.id, kind="note", stage=StageName.CAPTURE, text=text, facts=facts))
 
     return tell

@@ -1,5 +1,7 @@
 """Where the workload's time goes: the driver calls are replayed on the live instance."""
 
+from typing import Any
+
 from pydantic import ValidationError
 
 from llm4llm.errors import StageError
@@ -14,8 +16,12 @@ GRACE_S = 60.0
 
 def run(job: Job, tools: Tools) -> ProfileReport:
     """Hotspots by share; StageError if the host did not get through a single pass."""
+
+    def tell(facts: dict[str, Any]) -> None:
+        tools.progress(Event(job=job.id, kind="note", stage=StageName.PROFILE, text=str(facts.get("note", "another pass"))))
+
     limit_s = tools.seconds_left()
-    answer = tools.host.request("profile", {"repeats": REPEATS, "time_limit_s": limit_s}, limit_s + GRACE_S)
+    answer = tools.host.request("profile", {"repeats": REPEATS, "time_limit_s": limit_s}, limit_s + GRACE_S, tell)
     if isinstance(answer, Failed):
         raise StageError(
             f"the workload could not be profiled ({answer.kind}: {answer.reason})", "run the script alone, or give a larger --budget"

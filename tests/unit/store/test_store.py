@@ -60,6 +60,11 @@ def test_sqlite_is_in_wal_with_foreign_keys(store: Store) -> None:
         store.stages.start("job_nowhere", StageName.CAPTURE, AT)
 
 
+def test_the_database_is_its_owner_s_alone(store: Store, tmp_path: Path) -> None:
+    store.jobs.add(make_job())
+    assert {file.stat().st_mode & 0o077 for file in tmp_path.glob("jobs.db*") if file.suffix != ".lock"} == {0}
+
+
 def test_a_job_is_read_back_as_it_was_stored(store: Store) -> None:
     store.jobs.add(make_job())
     assert store.jobs.get("job_1") == make_job()
