@@ -90,7 +90,7 @@ class Judgement:
         file.write_text(self._text, encoding="utf-8")
         gates = Gates(self._bench, subject, record, interpreted=self._interpreted)
         payload: dict[str, Any] = {"folder": str(place), "device": self._bench.options.device, "poison": poison}
-        payload |= {"scale": [call.scale for call in self._bench.calls], "threads": self._bench.threads if poison else None}
+        payload |= {"scale": [call.scale for call in self._bench.calls], "threads": self._bench.threads}
         gates.ask("open", payload, "loading the task")
         try:
             answered = subject.ask("bring", {"candidate": str(file)}, _IMPORT_TIMEOUT_S)

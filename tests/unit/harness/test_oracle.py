@@ -63,7 +63,7 @@ def test_fallbacks_are_named() -> None:
     assert Original(Choosy({torch.float64}), Ambient()).truth(call(x)).oracle == "float32"
     truth = Original(Choosy({torch.float64, torch.float32}), Ambient()).truth(call(x))
     assert (truth.oracle, truth.exact) == ("own", {})
-    with pytest.raises(OutOfRange, match="no kernel for torch.bfloat16"):
+    with pytest.raises(OutOfRange, match="no kernel"):
         Original(Choosy({torch.bfloat16}), Ambient()).truth(call(x))
 
 
@@ -82,9 +82,8 @@ def test_inputs_and_module_stay_as_they_are() -> None:
 
     module = Writes()
     x, other = torch.ones(3), torch.ones(3)
-    one = Call(
-        (x, other), {}, {"": {"plain": {"total": 5}, "buffers": {"seen": torch.full((1,), 7.0)}}}, None, "forward", "made", 0, "captured"
-    )
+    before = {"": {"plain": {"total": 5}, "buffers": {"seen": torch.full((1,), 7.0)}}}
+    one = Call((x, other), {}, before, None, "forward", "made", 0, "captured")
     truth = Original(module, Ambient()).truth(one)
     assert torch.equal(x, torch.ones(3))
     assert (module.total, module.seen.item()) == (0, 0.0)
