@@ -42,3 +42,19 @@ def test_every_kernel_compiles(capability: int, tmp_path: Path) -> None:
     launched = {name: set(re.findall(r"^def (_\w+)\((?=[^)]*tl\.constexpr)", text, re.M)) for name, text in sources.items()}
     compiled = {(kernel["seed"], kernel["kernel"]) for kernel in kernels}
     assert compiled == {(seed, kernel) for seed, names in launched.items() for kernel in names}
+
+
+def test_the_device_benchmark_runs(tmp_path: Path) -> None:
+    out = tmp_path / "seeds.json"
+    child(["benchmarks/seeds_device.py", "--smoke", "--only", "layer_norm", "--out", str(out)], tmp_path, TRITON_INTERPRET="1")
+    report = json.loads(out.read_text())
+    assert report["rows"]
+    assert all(row["right"] and row["seed"] == "layer_norm" for row in report["rows"])
+
+
+def test_every_seed_has_notes_and_a_hypothesis() -> None:
+    folders = [path.parent for path in (ROOT / "patches").glob("*/candidate.py")]
+    assert len(folders) >= 9
+    for folder in folders:
+        assert (folder / "candidate.py").read_text().startswith('"""')
+        assert (folder / "NOTES.md").read_text().startswith(f"# {folder.name}\n")
