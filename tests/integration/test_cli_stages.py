@@ -44,7 +44,7 @@ class Net(nn.Module):
 torch.manual_seed(0)
 net = Net().eval()
 with torch.inference_mode():
-    for length in (24, 40):
+    for length in (160, 240):
         print(length, tuple(net(torch.randn(2, length, 32)).shape), sys.argv[1:])
 """
 SAME = '''"""The same, without a list of rows."""
@@ -95,7 +95,7 @@ def test_profile_prints_a_table_or_json(folder: Path) -> None:
     assert 0.2 < spots["Smooth"]["share"] <= 1.0
     assert spots["Smooth"]["ceiling"] == pytest.approx(1 / (1 - spots["Smooth"]["share"]), rel=1e-3)
     assert facts["end_to_end"]["median_ms"] > 0
-    assert (folder / "out" / "script.stdout").read_text() == "24 (2, 24, 8) ['--word', 'x']\n40 (2, 40, 8) ['--word', 'x']\n"
+    assert (folder / "out" / "script.stdout").read_text() == "160 (2, 160, 8) ['--word', 'x']\n240 (2, 240, 8) ['--word', 'x']\n"
     table = call(folder, "profile", "script.py").stdout.splitlines()
     assert table[0].split()[:2] == ["module", "family"]
     assert any(line.startswith("Smooth") and "forward" in line and "smooth.0 +2" in line for line in table)
