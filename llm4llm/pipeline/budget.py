@@ -9,9 +9,9 @@ from llm4llm.schema.run import StageRun
 # may touch the last third: a candidate that can't be tried in the model is worth nothing.
 ENDS_BY: dict[StageName, float] = {
     StageName.CAPTURE: 0.30,
-    StageName.PROFILE: 0.42,
-    StageName.TASK: 0.50,
-    StageName.EPISODE: 0.62,
+    StageName.PROFILE: 0.40,
+    StageName.TASK: 0.45,
+    StageName.EPISODE: 0.60,
     StageName.VERDICT: 0.68,
     StageName.ACCEPTANCE: 1.0,
     StageName.BUNDLE: 1.0,

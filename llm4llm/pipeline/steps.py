@@ -33,6 +33,8 @@ from llm4llm.store.candidates import JudgedIn
 
 _T = TypeVar("_T")
 
+MIN_VERDICT_S = 60.0  # granted to each winner even when its stage is late: what was found is worth a fair hearing
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -105,17 +107,15 @@ def _store_tasks(bench: Bench, selection: Selection) -> None:
 
 
 def _episode(bench: Bench) -> Episodes:
-    """One episode per task, the most promising task first; each may use an equal part of the time that is left."""
+    """One episode per task, the most promising task first. A late task may go without: half a judgement of each would help nobody."""
     seeds = {seed.name: seed for seed in bench.plan.seeds}
     finished = bench.store.candidates.trials(bench.job.id, "episode")
-    tools, tasks = bench.tools, bench.selected.tasks
     episodes: list[Episode] = []
-    for position, task in enumerate(tasks):
-        share = tools.seconds_left() / (len(tasks) - position)
+    for task in bench.selected.tasks:
         own = tuple(trial for trial in finished if trial.candidate.task == task.id)
         proposed = tuple(seeds[name] for name in bench.selected.seeds.get(task.id, ()) if name in seeds)
         assignment = Assignment(task, proposed, own, bench.plan.trials_per_task)
-        episodes.append(attempt(bench.job, assignment, _keeper(bench, "episode"), tools.until(tools.clock.monotonic() + share)))
+        episodes.append(attempt(bench.job, assignment, _keeper(bench, "episode"), bench.tools))
     return Episodes(episodes=tuple(episodes))
 
 

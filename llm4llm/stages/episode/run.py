@@ -17,7 +17,8 @@ from llm4llm.stages.tools import Tools
 
 AGENT = "seeds"
 MAX_TRIAL_S = 300.0
-MIN_TRIAL_S = 5.0
+FAIR_TRIAL_S = 75.0  # three times what a judgement usually takes: most of it is starting processes, whatever the module
+MIN_TRIAL_S = 20.0  # below it, a judgement would be cut off rather than answered
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def run(job: Job, assignment: Assignment, keep: Callable[[Trial], None], tools: 
         trial = finished.get(candidate.id)
         if trial is None:
             left = len(assignment.seeds) - position
-            seconds = min(MAX_TRIAL_S, tools.seconds_left() / left)
+            seconds = min(MAX_TRIAL_S, tools.seconds_left(), max(FAIR_TRIAL_S, tools.seconds_left() / left))
             if tools.cancelled() or seconds < MIN_TRIAL_S:
                 stop = "cancelled" if tools.cancelled() else "budget_spent"
                 break

@@ -21,7 +21,7 @@ def test_later_stages_never_end_earlier() -> None:
 def test_what_a_stage_leaves_over_goes_to_the_next() -> None:
     budget = Budget(seconds=100)
     assert seconds_for(StageName.CAPTURE, budget, 0) == 30
-    assert seconds_for(StageName.PROFILE, budget, 2) == 40
+    assert seconds_for(StageName.PROFILE, budget, 2) == 38
     assert seconds_for(StageName.EPISODE, budget, 99) == 0
     assert seconds_for(StageName.BUNDLE, budget, 200) == PACKING_S
 

@@ -101,7 +101,7 @@ def test_each_new_trial_is_handed_over_at_once_and_old_ones_are_not_repeated(tmp
 
 
 def test_it_stops_when_its_time_or_its_trials_are_spent_or_nobody_wants_it(tmp_path: Path, task: Task) -> None:
-    desk = Desk(tmp_path, 12)
+    desk = Desk(tmp_path, 25)
     spent = run(JOB, Assignment(task, desk.seeds("a", "b")), lambda trial: None, desk.tools)
     assert (len(spent.trials), spent.stop_reason) == (1, "budget_spent")
     desk = Desk(tmp_path, 1000)
