@@ -1,5 +1,6 @@
 """The end of a job in a few lines for people."""
 
+import shlex
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +28,9 @@ def summary(report: dict[str, Any], folder: Path) -> Iterator[str]:
     yield f"report: {folder / 'report.html'}"
     if report["bundle"] is not None:
         yield f"bundle: {folder / BUNDLE}"
-        yield f"use it: llm4llm run --bundle {folder / BUNDLE} {report['job']['request']['script']}"
+        request = report["job"]["request"]
+        arguments = ["--", *request["arguments"]] if request["arguments"] else []
+        yield "use it: " + shlex.join(["llm4llm", "run", "--bundle", str(folder / BUNDLE), request["script"], *arguments])
 
 
 def _decision(report: dict[str, Any]) -> str:
