@@ -12,6 +12,9 @@ from llm4llm.schema.task import Task
 from llm4llm.schema.verdict import Passed
 
 
+_UNTRIED = ("budget_spent", "cancelled")  # nothing is known against such a candidate
+
+
 class Outcome(NamedTuple):
     status: Literal["accepted", "rejected", "skipped"]
     reason: Reason
@@ -55,8 +58,11 @@ def _in_acceptance(candidates: set[str], acceptance: Acceptance | None) -> Outco
     if any(patch.candidate in candidates for patch in acceptance.kept):
         own = [trial for trial in alone if trial.decision == "keep"]
         return Outcome("accepted", own[-1].reason if own else acceptance.reason)
+    if not alone:
+        return None
     # the last trial that names a patch alone says what became of it
-    return Outcome("rejected", alone[-1].reason) if alone else None
+    last = alone[-1].reason
+    return Outcome("skipped" if last.code in _UNTRIED else "rejected", last)
 
 
 def _in_episode(episode: Episode) -> Outcome:
