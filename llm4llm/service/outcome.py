@@ -11,7 +11,6 @@ from llm4llm.schema.results import Results
 from llm4llm.schema.task import Task
 from llm4llm.schema.verdict import Passed
 
-
 _UNTRIED = ("budget_spent", "cancelled")  # nothing is known against such a candidate
 
 

@@ -15,7 +15,6 @@ from llm4llm.service.jobs import cancel, submit
 from llm4llm.service.report import job_report
 from llm4llm.store import Store, open_store
 
-
 RNG = random.Random(1)
 
 

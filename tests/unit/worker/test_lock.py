@@ -20,9 +20,12 @@ def test_a_job_is_held_by_one_worker_and_free_after_it(tmp_path: Path) -> None:
 
 
 def test_a_child_that_survives_does_not_keep_the_job(tmp_path: Path) -> None:
+    program = "import time; print(1, flush=True); time.sleep(60)"
     with job_lock(tmp_path, "job_1"):
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], close_fds=False)
+        child = subprocess.Popen([sys.executable, "-c", program], close_fds=False, stdout=subprocess.PIPE)
     try:
+        assert child.stdout is not None
+        child.stdout.readline()  # it runs: whatever it was started with is closed or kept by now
         with job_lock(tmp_path, "job_1"):
             pass
     finally:
