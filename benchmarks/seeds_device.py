@@ -150,7 +150,7 @@ def norm_cases(sizes: Sizes, device: torch.device) -> list[Case]:
             )
     for dtype in (torch.bfloat16, torch.float32):
         for label, shape in {"1x128": (1, 128), "8x128": (8, 128), "32x512": (32, 512)}.items():
-            shape = (shape[0], min(shape[1], 8 * length))
+            shape = (shape[0], min(shape[1], 2 * length))
             module = perturbed(nn.LayerNorm(sizes.bert, eps=1e-12), dtype, device)
             x = torch.randn(*shape, sizes.bert, device=device).to(dtype)
             double = copy.deepcopy(module).double()
