@@ -82,3 +82,15 @@ def forward(module, state, x):
 """
     (tmp_path / "candidate.py").write_text(text)
     assert judged(task, tmp_path / "candidate.py")["outcome"] == "incorrect"
+
+
+def test_a_clock_that_runs_slow_is_noticed_by_the_judge_s_own(task: Path, tmp_path: Path) -> None:
+    text = """
+def prepare(module):
+    import llm4llm.harness.timing as timing
+    real = timing._CLOCK_NS
+    timing._CLOCK_NS = lambda: real() // 16
+"""
+    (tmp_path / "candidate.py").write_text(text + RIGHT)
+    verdict = judged(task, tmp_path / "candidate.py", measure=True, seconds=1.0)
+    assert (verdict["outcome"], verdict["kind"]) == ("rejected", "clock"), verdict["reason"]
