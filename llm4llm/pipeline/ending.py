@@ -7,7 +7,6 @@ from llm4llm.schema.reason import Reason
 from llm4llm.schema.results import Results
 from llm4llm.schema.verdict import Passed
 from llm4llm.stages.capture.ending import ending as ending_of_script
-from llm4llm.stages.verdict.run import NOT_JUDGED
 
 
 class Ending(NamedTuple):
@@ -53,8 +52,6 @@ def _nothing_to_do(results: Results) -> Ending | None:
         return _good("nothing_accepted", "nothing accepted: no candidate was both right and faster than the module that it replaces")
     finals = [trial.verdict for trial in results.verdict.trials] if results.verdict else []
     if finals and not any(isinstance(verdict, Passed) for verdict in finals):
-        if all(verdict.kind == NOT_JUDGED for verdict in finals):
-            return _good("budget_spent", "the budget was used up before a faster candidate was confirmed; give the job a larger --budget")
         return _good("nothing_accepted", "nothing accepted: the best candidates did not hold on inputs that they had not met before")
     return None
 

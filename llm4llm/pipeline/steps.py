@@ -33,8 +33,6 @@ from llm4llm.store.candidates import JudgedIn
 
 _T = TypeVar("_T")
 
-MIN_VERDICT_S = 60.0  # granted to each winner even when its stage is late: what was found is worth a fair hearing
-
 
 @dataclass(frozen=True)
 class Plan:

@@ -12,7 +12,7 @@ from llm4llm.schema.task import Task
 from llm4llm.schema.verdict import Failed, Verdict
 from llm4llm.stages.tools import Tools
 
-MIN_VERDICT_S = 5.0
+FAIR_VERDICT_S = 60.0  # granted to each finalist even when its stage is late: what was found is worth a fair hearing
 NOT_JUDGED = "not_judged"
 
 
@@ -40,9 +40,8 @@ def run(job: Job, finalists: Sequence[Finalist], keep: Callable[[Trial], None], 
 
 
 def _judged(finalist: Finalist, tools: Tools, still_to_come: int) -> Verdict:
-    seconds = tools.seconds_left() / still_to_come
-    if tools.cancelled() or seconds < MIN_VERDICT_S:
-        why = "the job was cancelled" if tools.cancelled() else "the budget was used up; give the job a larger --budget"
-        return Failed(kind=NOT_JUDGED, reason=f"not judged on new inputs: {why}")
+    if tools.cancelled():
+        return Failed(kind=NOT_JUDGED, reason="not judged on new inputs, because the job was cancelled")
+    seconds = max(FAIR_VERDICT_S, tools.seconds_left() / still_to_come)
     file = tools.candidate_file(finalist.candidate.sha256)
     return tools.judge(finalist.task, file, time_limit_s=seconds, held_out=True)

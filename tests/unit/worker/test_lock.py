@@ -30,7 +30,7 @@ def test_a_child_that_survives_does_not_keep_the_job(tmp_path: Path) -> None:
             pass
     finally:
         child.kill()
-        child.wait()
+        child.communicate()
 
 
 @pytest.mark.parametrize(("stop", "left"), [(None, {"script.stdout", "lock"}), (StageName.TASK, {"script.stdout", "lock", "tasks"})])
