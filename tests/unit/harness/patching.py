@@ -14,13 +14,15 @@ from llm4llm.runtime.domain import merge, observe
 
 
 def patch(driver: DriverEntry, module_class: str, phase: str, source: str, folder: Path) -> dict[str, Any]:
-    """A patch for every instance of the first family of this class, proven on all calls that the driver makes in the phase."""
+    """A patch for the instances of the first family of this class that run in the phase, proven on all calls that the driver makes in the phase."""
     family = next(one for one in families(driver.root) if one.module_class == module_class)
     seen: list[dict[str, Any]] = []
+    called: set[str] = set()
 
     def watch(path: str, module: nn.Module, now: str, original: Any, args: Any, kwargs: Any) -> Any:
         if path in family.paths and now == phase:
             seen.append(observe(module, args, kwargs))
+            called.add(path)
         return original(*args, **kwargs)
 
     with instrumented(driver.root, watch, driver=driver):
@@ -38,7 +40,7 @@ def patch(driver: DriverEntry, module_class: str, phase: str, source: str, folde
         "module_class": module_class,
         "phase": phase,
         "family": family.signature,
-        "paths": list(family.paths),
+        "paths": [path for path in family.paths if path in called],
         "config": {},
         "proven_domain": merge(seen),
         "file": str(file),

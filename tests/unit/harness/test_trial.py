@@ -6,7 +6,10 @@ import torch
 from patching import patch
 from recorded import recorded, workload_of
 from small_lm import FASTER, FORGETFUL, NEVER, RAISING, SLOWER, UNPREPARED, WRONG, Memory, SmallLM, small_lm
+from transformers.models.bert import BertConfig, BertModel
 from transformers.models.mamba import MambaConfig, MambaForCausalLM
+from transformers.models.qwen3 import Qwen3Config, Qwen3ForCausalLM
+from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 
 from llm4llm.harness.agreement import Agreement
 from llm4llm.harness.arms import portrait
@@ -199,3 +202,62 @@ def test_a_mamba_prefill_patch_of_the_library_model(tmp_path: Path) -> None:
     assert len(result["patched_ms"]) == 3
     scaled = patch(workload.drivers[0], "MambaRMSNorm", "decode", source.replace("module.weight *", "1.01 * module.weight *"), tmp_path)
     assert "logits" in failed(tried(workload, scaled))
+
+
+IDENTITY = '''"""The original once more."""
+
+
+def forward(module, state, *args, **kwargs):
+    return type(module).forward(module, *args, **kwargs)
+'''
+SCALED = IDENTITY.rstrip() + " * 1.5\n"
+
+
+@torch.no_grad()
+def library(name: str) -> tuple[Workload, str, str]:
+    """A workload, a class of its model and a phase in which that runs."""
+    torch.manual_seed(0)
+    ids = torch.randint(1, 64, (2, 9))
+    if name == "qwen3":
+        config = Qwen3Config(
+            vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+            head_dim=8, eos_token_id=None, bos_token_id=1, pad_token_id=0,
+        )  # fmt: skip
+        model = Qwen3ForCausalLM(config).eval()
+        return workload_of(recorded(model, "generate", ids, max_new_tokens=3, do_sample=False)), "Qwen3MLP", "decode"
+    if name == "t5":
+        t5 = T5ForConditionalGeneration(
+            T5Config(
+                vocab_size=64, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2, decoder_start_token_id=0, eos_token_id=None,
+                pad_token_id=0,
+            )
+        ).eval()  # fmt: skip
+        return workload_of(recorded(t5, "generate", ids, max_new_tokens=3, do_sample=False)), "T5LayerFF", "encode"
+    bert = BertModel(BertConfig(vocab_size=64, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)).eval()
+    return workload_of(recorded(bert, "forward", ids), recorded(bert, "forward", ids[:, :4])), "BertIntermediate", "forward"
+
+
+@pytest.mark.parametrize("name", ["qwen3", "t5", "bert"])
+def test_library_models(name: str, tmp_path: Path) -> None:
+    workload, module_class, phase = library(name)
+    model = workload.roots[0].module
+    before = portrait(model)
+    right = patch(workload.drivers[0], module_class, phase, IDENTITY, tmp_path)
+    result = tried(workload, right, pairs=3)
+    assert failed(result) == []
+    assert all(site["hits"] > 0 for site in result["sites"][right["candidate"]])
+    assert len(result["patched_ms"]) == 3
+    wrong = tried(workload, patch(workload.drivers[0], module_class, phase, SCALED, tmp_path), pairs=3)
+    assert {"outputs", "logits", "tokens"} & set(failed(wrong))
+    assert wrong["restored"]
+    assert portrait(model) == before
+
+
+def test_two_phases_of_one_module_are_patched_side_by_side(tmp_path: Path) -> None:
+    workload, module_class, _ = library("qwen3")
+    decode = patch(workload.drivers[0], module_class, "decode", IDENTITY, tmp_path)
+    prefill = patch(workload.drivers[0], module_class, "prefill", IDENTITY + "\n# of its own\n", tmp_path)
+    result = tried(workload, prefill, base=(decode,), pairs=3)
+    assert failed(result) == []
+    hits = {name: sum(site["hits"] for site in sites) for name, sites in result["sites"].items()}
+    assert hits == {decode["candidate"]: 4, prefill["candidate"]: 2}
