@@ -167,41 +167,34 @@ def forward(module, state, *args, **kwargs):
     u = torch.empty(batch, 1, channels, dtype=x.dtype, device=x.device)
     y = torch.empty_like(u)
     wide = min(256, triton.next_power_of_2(channels))
+    stride, bias = projected.stride(0), conv.weight if conv.bias is None else conv.bias
+    conv_sizes = (channels, conv.kernel_size[0], wide, conv.bias is not None)
+    sizes = (channels, width, dt_proj.in_features, state["block_n"], state["block_r"], block)
     with _on_device_of(x):
-        _conv_step[(batch * triton.cdiv(channels, wide),)](
-            projected,
-            window,
-            conv.weight,
-            conv.weight if conv.bias is None else conv.bias,
-            u,
-            projected.stride(0),
-            CHANNELS=channels,
-            TAPS=conv.kernel_size[0],
-            BLOCK_C=wide,
-            HAS_BIAS=conv.bias is not None,
-            num_warps=2,
-        )
+        conv_arguments = (projected, window, conv.weight, bias, u, stride, *conv_sizes)
+        key = ("conv", stride, *_aligned(projected, window, u))
+        _launch(_conv_step, (batch * triton.cdiv(channels, wide),), state, key, conv_arguments, 2)
         projections = module.x_proj(u)
-        _state_step[(batch * triton.cdiv(channels, block),)](
-            u,
-            projections,
-            dt_proj.weight,
-            dt_proj.bias,
-            module.A_log,
-            module.D,
-            gate,
-            ssm,
-            y,
-            projected.stride(0),
-            CHANNELS=channels,
-            STATE=width,
-            RANK=dt_proj.in_features,
-            BLOCK_N=state["block_n"],
-            BLOCK_R=state["block_r"],
-            BLOCK_C=block,
-            num_warps=state["num_warps"],
-        )
+        arguments = (u, projections, dt_proj.weight, dt_proj.bias, module.A_log, module.D, gate, ssm, y, stride, *sizes)
+        key = ("state", stride, ssm.dtype, *_aligned(u, projections, gate, ssm, y))
+        _launch(_state_step, (batch * triton.cdiv(channels, block),), state, key, arguments, state["num_warps"])
     return module.out_proj(y)
+
+
+def _launch(kernel, grid, state, key, arguments, num_warps):
+    """Run `kernel`, from its second call with this key on without Triton's own path: binding and specialising anew costs the host
+    30 us and more per call, many times what a decode step's kernel takes on the GPU. `key` holds whatever the compiler specialises on.
+    """
+    compiled = state.get(key)
+    if compiled is None:
+        state[key] = kernel[grid](*arguments, num_warps=num_warps)  # None where kernels are interpreted
+    else:
+        compiled[grid](*arguments)
+
+
+def _aligned(*tensors):
+    """Which of the tensors start at a multiple of 16 bytes: the compiler counts on it where it holds."""
+    return tuple(tensor.data_ptr() % 16 == 0 for tensor in tensors)
 
 
 def _states(module, cache):

@@ -29,7 +29,9 @@ def _silu_product(gate, up, out, gate_stride, up_stride, WIDTH: tl.constexpr, BL
     inside = column < WIDTH
     g = tl.load(gate + row * gate_stride + column, mask=inside, other=0.0).to(tl.float32)
     u = tl.load(up + row * up_stride + column, mask=inside, other=0.0).to(tl.float32)
-    result = g / (1.0 + tl.exp(-g)) * u
+    # the original stores silu(gate) before it multiplies: rounding there as well keeps results bit-close
+    activated = (g / (1.0 + tl.exp(-g))).to(out.dtype.element_ty).to(tl.float32)
+    result = activated * u
     tl.store(out + row * WIDTH + column, result.to(out.dtype.element_ty), mask=inside)
 
 
@@ -61,18 +63,28 @@ def forward(module, state, *args, **kwargs):
     out = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
     rows = out.numel() // width
     gate_rows, up_rows = gate.reshape(rows, width), up.reshape(rows, width)
+    grid = (rows * triton.cdiv(width, state["block"]),)
+    strides = (gate_rows.stride(0), up_rows.stride(0))
+    arguments = (gate_rows, up_rows, out, *strides, width, state["block"])
     with _on_device_of(x):
-        _silu_product[(rows * triton.cdiv(width, state["block"]),)](
-            gate_rows,
-            up_rows,
-            out,
-            gate_rows.stride(0),
-            up_rows.stride(0),
-            WIDTH=width,
-            BLOCK=state["block"],
-            num_warps=state["num_warps"],
-        )
+        _launch(_silu_product, grid, state, (*strides, *_aligned(gate_rows, up_rows, out)), arguments, state["num_warps"])
     return getattr(module, roles[-1])(out)
+
+
+def _launch(kernel, grid, state, key, arguments, num_warps):
+    """Run `kernel`, from its second call with this key on without Triton's own path: binding and specialising anew costs the host
+    30 us and more per call, many times what a decode step's kernel takes on the GPU. `key` holds whatever the compiler specialises on.
+    """
+    compiled = state.get(key)
+    if compiled is None:
+        state[key] = kernel[grid](*arguments, num_warps=num_warps)  # None where kernels are interpreted
+    else:
+        compiled[grid](*arguments)
+
+
+def _aligned(*tensors):
+    """Which of the tensors start at a multiple of 16 bytes: the compiler counts on it where it holds."""
+    return tuple(tensor.data_ptr() % 16 == 0 for tensor in tensors)
 
 
 def _only(args, kwargs):
