@@ -40,7 +40,8 @@ class _Measured:
 
     @property
     def plain_ms(self) -> float:
-        return sorted(self.samples_ms)[(len(self.samples_ms) - 1) // 2]
+        """The quickest repetition, as it is held against the quickest watched one."""
+        return min(self.samples_ms)
 
 
 class _Profile:

@@ -14,7 +14,7 @@ from llm4llm.runtime.domain import merge, observe
 
 
 def patch(driver: DriverEntry, module_class: str, phase: str, source: str, folder: Path) -> dict[str, Any]:
-    """A patch for the instances of the first family of this class that run in the phase, proven on all calls that the driver makes in the phase."""
+    """A patch for those of the first family of this class that run in the phase, proven on every call in it."""
     family = next(one for one in families(driver.root) if one.module_class == module_class)
     seen: list[dict[str, Any]] = []
     called: set[str] = set()

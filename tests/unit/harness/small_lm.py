@@ -98,7 +98,7 @@ def forward(module, state, x, memory=None):
 WRONG = FASTER.replace("0.9 ** (at[:, None]", "0.8 ** (at[:, None]")
 FORGETFUL = FASTER.replace("memory.update(module.layer_idx, total[:, -1])", "pass")
 SLOWER = FASTER.replace(
-    "    return torch.tanh(total)", "    for _ in range(400):\n        total = total + 0.0\n    return torch.tanh(total)"
+    "    return torch.tanh(total)", "    for _ in range(6000):\n        total = total + 0.0\n    return torch.tanh(total)"
 )
 NEVER = FASTER + "\n\ndef accepts(module, state, *args, **kwargs):\n    return False\n"
 RAISING = FASTER.replace("    x = module.proj(x)", "    raise ValueError('no')", 1)

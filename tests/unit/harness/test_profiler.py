@@ -56,15 +56,15 @@ def mamba() -> DriverEntry:
 
 
 def test_hand_written_model() -> None:
-    driver = recorded(small_lm(), "generate", torch.randint(0, 40, (1, 96)), 4)
+    driver = recorded(small_lm(), "generate", torch.randint(0, 40, (1, 400)), 4)
     driver.count = 3
-    found = report(driver)
+    found = report(driver, repeats=5)
     mixer = spots(found, "SlowMixer")
     assert set(mixer) == {"prefill", "decode"}
     assert mixer["prefill"].calls == 2 * 3
     assert mixer["decode"].calls == 2 * 3 * 3
     assert mixer["prefill"].paths == ("mixers.0", "mixers.1")
-    assert mixer["prefill"].share > 0.5
+    assert mixer["prefill"].share > 0.4
     assert mixer["prefill"].bound == "host"
     assert mixer["prefill"].refusal is None
     assert mixer["prefill"].self_share < mixer["prefill"].share
@@ -73,7 +73,7 @@ def test_hand_written_model() -> None:
     assert {(row.phase, row.root_calls) for row in found.phases} == {("prefill", 3), ("decode", 9)}
     assert found.coverage == 1.0
     assert not found.partial
-    assert len(found.end_to_end.samples_ms) == 2
+    assert len(found.end_to_end.samples_ms) == 5
 
 
 def test_the_models_are_left_as_they_were() -> None:
@@ -86,7 +86,7 @@ def test_the_models_are_left_as_they_were() -> None:
 def test_children_whose_weights_are_read_are_named_and_their_time_is_the_parents() -> None:
     found = report(mamba())
     mixer, conv = spots(found, "MambaMixer"), spots(found, "Conv1d")
-    assert mixer["prefill"].share > 0.2
+    assert mixer["prefill"].self_host_ms > spots(found, "MambaRMSNorm")["prefill"].host_ms
     assert [spot.refusal.code for spot in conv.values()] == ["never_called"]
     assert next(iter(conv.values())).calls == 0
     assert found.hotspots[-1].calls == 0  # after everything that ran

@@ -232,7 +232,7 @@ def library(name: str) -> tuple[Workload, str, str]:
                 pad_token_id=0,
             )
         ).eval()  # fmt: skip
-        return workload_of(recorded(t5, "generate", ids, max_new_tokens=3, do_sample=False)), "T5LayerFF", "encode"
+        return workload_of(recorded(t5, "generate", ids, max_new_tokens=3, do_sample=False)), "T5DenseActDense", "encode"
     bert = BertModel(BertConfig(vocab_size=64, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)).eval()
     return workload_of(recorded(bert, "forward", ids), recorded(bert, "forward", ids[:, :4])), "BertIntermediate", "forward"
 
