@@ -94,6 +94,9 @@ class Host:
     def _finish(self) -> None:
         if self._recorder is not None and self._interception is not None:
             self._interception.remove()
+            dynamo: Any = sys.modules.get("torch._dynamo.utils")
+            if dynamo is not None and dynamo.counters["frames"]["total"]:
+                self._recorder.note("compiled", "parts of the script run through torch.compile; model calls inside them are not seen")
             self._workload = self._recorder.close()
 
     def _forked(self) -> None:
@@ -133,7 +136,7 @@ class TorchFinder:
 
     def withdraw(self) -> None:
         with contextlib.suppress(ValueError):
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
 
 
 def _environment(host: Host, payload: Payload, channel: Channel) -> Payload:

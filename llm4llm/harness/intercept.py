@@ -114,8 +114,7 @@ class Interception:
 
         def outermost(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if recorder.level == WAITING:
-                if recorder.owner == threading.get_ident():
-                    recorder.level = INSIDE
+                recorder.entered()
                 return original(module, *args, **kwargs)
             if self._is_aside(args) or self._is_within_unseen(module):
                 return original(module, *args, **kwargs)

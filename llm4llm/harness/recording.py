@@ -3,6 +3,7 @@
 Nothing in here may reach the script: a fault of ours is noted and the call goes on as if nobody watched. Outputs are never kept.
 """
 
+import dataclasses
 import functools
 import threading
 import time
@@ -51,6 +52,7 @@ class _Method:
     name: _Name
     stored: Stored | None
     failure: Reason | None
+    still_training: bool = False  # when the first forward below began: some libraries call eval() only inside the method
 
 
 class Recorder:
@@ -60,6 +62,7 @@ class Recorder:
         self.workload = Workload()
         self.level = IDLE
         self.owner = 0  # thread of the recorded call
+        self._method: _Method | None = None
         self._emit = emit
         self._lock = threading.Lock()
         self._closed = False
@@ -106,7 +109,7 @@ class Recorder:
             self.level, self.owner = INSIDE, threading.get_ident()
             begun = self._guarded(module, lambda: self._begin_method(module, name, args, kwargs))
             if begun is not None:
-                self.level = WAITING
+                self._method, self.level = begun, WAITING
                 start = time.perf_counter()
                 try:
                     result = target(module, *args, **kwargs)
@@ -121,6 +124,12 @@ class Recorder:
         finally:
             self._leave()
         return target(module, *args, **kwargs), None
+
+    def entered(self) -> None:
+        """The watched method calls its first module now; from here on everything belongs to it."""
+        if self.level == WAITING and self.owner == threading.get_ident() and self._method is not None:
+            self._method.still_training = self._method.name.root.module.training
+            self.level = INSIDE
 
     def note(self, code: str, text: str) -> None:
         """Remember, once, what could not be recorded."""
@@ -228,9 +237,9 @@ class Recorder:
             return None
         signature = call_signature(args, kwargs, Ambient.now())
         refusal = refusals.of_root(module, offloaded=self._offloaded[id(module)])
-        known = self._drivers.get((id(module), name, signature, refusal.code if refusal else ""))
+        known = self._drivers.get((id(module), name, signature, ""))
         begun = _Method(_Name(root, name, signature, refusal, self._next()), None, None)
-        if refusal is None and (known is None or len(known.examples) < MAX_EXAMPLES):
+        if (refusal is None or refusal.code == refusals.TRAINING) and (known is None or len(known.examples) < MAX_EXAMPLES):
             try:
                 begun.stored = stored(module, (args, kwargs), self._budget, memo={}, previous=None)
             except TooLarge as error:
@@ -245,8 +254,11 @@ class Recorder:
         taken = method.stored
         if called:
             self._finish(id(module))
+            name = method.name
+            if name.refusal is not None and name.refusal.code == refusals.TRAINING and not method.still_training:
+                name = dataclasses.replace(name, refusal=None)
             example = Example([taken.step], taken.kept, (taken.host_bytes, taken.device_bytes)) if taken is not None else None
-            self._record(method.name, example, wall_ms, method.failure)
+            self._record(name, example, wall_ms, method.failure)
         elif taken is not None:
             self._budget.give_back(taken.host_bytes, taken.device_bytes)
             if id(module) not in self._chains and not any(driver.root is method.name.root for driver in self._orders):

@@ -5,6 +5,7 @@ from torch import nn
 
 from llm4llm.harness.workload import Reason
 
+TRAINING = "training_mode"
 NOT_STORED = Reason("not_stored", "its inputs were not stored: it looked like a kind of call that was seen often before; run fewer calls")
 
 

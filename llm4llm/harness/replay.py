@@ -90,8 +90,8 @@ def _in_place(kept: Kept, copies: Copies) -> Iterator[None]:
     first = kept.changing is None
     wanted = _all_entries(live, kept.values) - kept.uncopied if kept.changing is None else kept.changing
     parts = dict(kept.module.named_modules())
-    training = {path: part.training for path, part in parts.items()}
-    for path in parts.keys() & kept.training.keys():
+    training = {path: part.training for path, part in parts.items() if "training" in vars(part)}
+    for path in training.keys() & kept.training.keys():
         parts[path].training = kept.training[path]
     for path, kind, key in sorted(wanted):
         if path not in parts:

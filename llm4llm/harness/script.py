@@ -80,7 +80,7 @@ def execute(run: ScriptRun, finished: Callable[[], None]) -> End:
 
     `finished` is called when all of that is over. Streams go to the replay log afterwards.
     """
-    streams.connect(run.stdin, run.stdout, run.stderr)
+    streams.connect(run.stdin, run.stdout, run.stderr, emptied=True)
     process = os.getpid()
     limit = TimeLimit(run.time_limit_s)
     limit.start()
@@ -97,7 +97,7 @@ def execute(run: ScriptRun, finished: Callable[[], None]) -> End:
         # the script forked and let the child run to its end; the host goes on in the parent alone
         os._exit(end.exit_code or 0)
     finished()
-    streams.connect(None, run.replay_log, run.replay_log)
+    streams.connect(None, run.replay_log, run.replay_log, emptied=False)
     return end
 
 

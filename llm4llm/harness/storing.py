@@ -108,7 +108,7 @@ def _noted(module: nn.Module) -> Kept:
                     chosen[key] = item
                 else:
                     uncopied.add((path, kind, key))
-    return Kept(module, kept, {path: part.training for path, part in module.named_modules()}, frozenset(uncopied))
+    return Kept(module, kept, {path: bool(getattr(part, "training", False)) for path, part in module.named_modules()}, frozenset(uncopied))
 
 
 def _is_copyable(item: Any) -> bool:

@@ -8,12 +8,15 @@ import os
 import sys
 
 
-def connect(stdin: str | None, stdout: str, stderr: str) -> None:
+def connect(stdin: str | None, stdout: str, stderr: str, *, emptied: bool) -> None:
     """Point descriptors 0, 1 and 2 at files. Python's stream objects stay as they are and go there; streams that were closed are new.
 
-    Output is appended, so that one file may serve for both outputs.
+    Output is appended, so that one file may serve for both outputs; with `emptied` files lose what they held before.
     """
     flush()
+    for path in (stdout, stderr) if emptied else ():
+        with contextlib.suppress(OSError):  # devices
+            os.truncate(path, 0)
     output = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     for number, path, flags in ((0, stdin or os.devnull, os.O_RDONLY), (1, stdout, output), (2, stderr, output)):
         fd = os.open(path, flags, 0o644)

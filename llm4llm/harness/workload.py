@@ -106,7 +106,7 @@ class RootEntry:
             "parameter_bytes": sum(item.numel() * item.element_size() for item in parameters),
             "devices": sorted({str(item.device) for item in parameters}),
             "dtypes": sorted({dtype_name(item.dtype) for item in parameters}),
-            "training": bool(self.module.training),
+            "training": bool(getattr(self.module, "training", False)),  # frozen TorchScript modules have no such flag
         }
 
 
