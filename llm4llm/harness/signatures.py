@@ -34,7 +34,7 @@ def shortened(text: str) -> str:
     """The text itself if it is short, else its beginning and a hash of all of it."""
     if len(text) <= MAX_CHARACTERS:
         return text
-    return f"{text[: MAX_CHARACTERS - 12]}... #{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return f"{text[: MAX_CHARACTERS - 13]}... #{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def described(value: Any) -> str:
