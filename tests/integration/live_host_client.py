@@ -59,15 +59,16 @@ class LiveHost:
         ours, theirs = socket.socketpair()
         ours.settimeout(TIMEOUT_S)
         own = {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "LLM4LLM_CHANNEL_FD": str(theirs.fileno()), "LLM4LLM_CHANNEL_NONCE": "n"}
-        self.child = subprocess.Popen(
-            [sys.executable, "-m", "llm4llm.harness.host", str(folder / "spec.json")],
-            env={**environment(**extra), **own},
-            pass_fds=(theirs.fileno(),),
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=(folder / "host.log").open("w"),
-            stderr=subprocess.STDOUT,
-        )
+        with (folder / "host.log").open("w") as log:
+            self.child = subprocess.Popen(
+                [sys.executable, "-m", "llm4llm.harness.host", str(folder / "spec.json")],
+                env={**environment(**extra), **own},
+                pass_fds=(theirs.fileno(),),
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
         theirs.close()
         self._socket = ours
         self._lines = ours.makefile("r")
