@@ -3,6 +3,7 @@
 Nothing in here may reach the script: a fault of ours is noted and the call goes on as if nobody watched. Outputs are never kept.
 """
 
+import contextlib
 import dataclasses
 import functools
 import threading
@@ -134,7 +135,7 @@ class Recorder:
     def note(self, code: str, text: str) -> None:
         """Remember, once, what could not be recorded."""
         if self.workload.note(code, text):
-            self._emit({"note": {"code": code, "text": text}})
+            self._tell({"note": {"code": code, "text": text}})
 
     def abandon(self) -> None:
         """Stop recording without a result (in a forked child)."""
@@ -155,6 +156,11 @@ class Recorder:
         self.workload.roots, self.workload.drivers = roots, drivers
         self._roots.clear()
         return self.workload
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        # a parent that went away is no reason for the script to fail
+        with contextlib.suppress(OSError):
+            self._emit(event)
 
     def _leave(self) -> None:
         self.level = INSIDE if self._closed else IDLE
@@ -270,7 +276,7 @@ class Recorder:
         if driver is None:
             driver = self._drivers[key] = DriverEntry("", name.root, name.method, name.signature, refusal=name.refusal)
             self._orders[driver] = name.order
-            self._emit({"driver": {"root": name.root.module_class, "method": name.method, "signature": name.signature}})
+            self._tell({"driver": {"root": name.root.module_class, "method": name.method, "signature": name.signature}})
         driver.count += 1
         if len(driver.wall_ms) < MAX_WALL_SAMPLES:
             driver.wall_ms.append(wall_ms)
