@@ -21,6 +21,7 @@ class Finding:
     name: str
     passed: bool
     detail: str
+    excused: bool = False  # a difference that rounding explains
 
 
 @dataclass(frozen=True)
@@ -94,11 +95,11 @@ class Agreement:
         best = before[split.row].topk(2)
         margin, observed = float(best.values[0] - best.values[1]), float((after[split.row] - before[split.row]).abs().max())
         if int(best.indices[0]) != int(_rows(self.once.result[split.path])[split.row, split.column]):
-            return Finding("tokens", True, f"{where} differs; it is sampled and its logits agree; later tokens were not compared")
+            return Finding("tokens", True, f"{where} differs; it is sampled and its logits agree; later tokens were not compared", True)
         if margin >= 2.0 * observed:
             return Finding("tokens", False, f"{where} differs though its logits margin {margin:.3g} is clear (logits error {observed:.3g})")
         text = f"{where} differs where its logits margin {margin:.3g} is below twice the logits error {observed:.3g}"
-        return Finding("tokens", True, f"{text}; later tokens were not compared")
+        return Finding("tokens", True, f"{text}; later tokens were not compared", True)
 
     def _logits_error(self, other: Evidence | None) -> float:
         if other is None:

@@ -15,7 +15,8 @@ FORBIDDEN_SUBMODULES = _names(
     "package serialization testing profiler autograd.profiler jit onnx export ops.load_library classes library overrides _C _dynamo "
     "_inductor cuda.profiler utils._python_dispatch utils.hooks futures monitor save load",
     "torch.",
-) | _names("testing compiler backends profiler _C autotune tools knobs runtime.cache runtime.build runtime.autotuner runtime.jit",
+) | _names(
+    "testing compiler backends profiler _C autotune tools knobs runtime.cache runtime.build runtime.autotuner runtime.jit",
     "triton.",
 )
 ALLOWED_SUBMODULES = _names("triton.tools.tensor_descriptor")

@@ -43,10 +43,11 @@ class _Checks:
 
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def add(self, name: str, passed: bool, detail: str) -> None:
+    def add(self, name: str, passed: bool, detail: str, excused: bool = False) -> None:
         known = self.found.get(name)
-        if known is None or (known["passed"] and not passed):
-            self.found[name] = {"name": name, "passed": passed, "detail": detail}
+        # a failure speaks before an excuse, an excuse before plain agreement
+        if known is None or (known["passed"] and (not passed or (excused and not known["excused"]))):
+            self.found[name] = {"name": name, "passed": passed, "detail": detail, "excused": excused}
 
     @property
     def passed(self) -> bool:
@@ -144,7 +145,7 @@ def _check(variants: Arms, references: Sequence[_Reference], checks: _Checks) ->
             continue
         checks.add("runs", True, "every driver call ran to its end")
         for finding in Agreement(reference.once, reference.again, reference.shaken, patched).findings():
-            checks.add(finding.name, finding.passed, f"{driver.id} ({driver.method}): {finding.detail}")
+            checks.add(finding.name, finding.passed, f"{driver.id} ({driver.method}): {finding.detail}", finding.excused)
     variants.off()
 
 

@@ -38,6 +38,7 @@ class Check(Frozen):
     name: str
     passed: bool
     detail: str
+    excused: bool = False  # passed in spite of a difference, because rounding explains it
 
 
 class Trialled(Frozen):

@@ -36,7 +36,9 @@ class FreshProcess(Protocol):
     interval clears the job's threshold.
     """
 
-    def __call__(self, patches: tuple[Patch, ...], time_limit_s: float) -> Trialled: ...
+    def __call__(self, patches: tuple[Patch, ...], time_limit_s: float, excuse: str | None = None) -> Trialled:
+        """`excuse` names the differing token that the live model's own rounding explains: standard output may then differ as well."""
+        ...
 
 
 class Progress(Protocol):

@@ -105,20 +105,20 @@ def _normed(weight, state, index, x, residual=None, total=None):
     sizes = (width, state["block"], state["rows"], residual is not None, state["round"][index])
     arguments = (x, other, weight, sum_, out, rows, state["eps"][index], *sizes)
     with _on_device_of(x):
-        grid = (triton.cdiv(rows, state["rows"]),)
-        _launch(_add_rms_norm, grid, state, (index, *_aligned(x, other, weight, sum_, out)), arguments, state["num_warps"])
+        programs = triton.cdiv(rows, state["rows"])
+        _launch(_add_rms_norm, programs, state, (index, *_aligned(x, other, weight, sum_, out)), arguments, state["num_warps"])
     return out
 
 
-def _launch(kernel, grid, state, key, arguments, num_warps):
+def _launch(kernel, programs, state, key, arguments, num_warps):
     """Run `kernel`, from its second call with this key on without Triton's own path: binding and specialising anew costs the host
     30 us and more per call, many times what a decode step's kernel takes on the GPU. `key` holds whatever the compiler specialises on.
     """
     compiled = state.get(key)
     if compiled is None:
-        state[key] = kernel[grid](*arguments, num_warps=num_warps)  # None where kernels are interpreted
+        state[key] = kernel[(programs,)](*arguments, num_warps=num_warps)  # None where kernels are interpreted
     else:
-        compiled[grid](*arguments)
+        compiled[(programs, 1, 1)](*arguments)
 
 
 def _aligned(*tensors):

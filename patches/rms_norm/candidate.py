@@ -78,24 +78,24 @@ def forward(module, state, *args, **kwargs):
     x = _only(args, kwargs)
     rows = _rows(x)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    grid = (triton.cdiv(rows.shape[0], state["rows"]),)
+    programs = triton.cdiv(rows.shape[0], state["rows"])
     weight, row_stride = _weight(module), rows.stride(0)
     sizes = (rows.shape[1], state["block"], state["rows"], state["offset"], state["round"])
     arguments = (rows, weight, out, rows.shape[0], row_stride, state["eps"], *sizes)
     with _on_device_of(x):
-        _launch(_rms_norm, grid, state, (row_stride, *_aligned(rows, weight, out)), arguments, state["num_warps"])
+        _launch(_rms_norm, programs, state, (row_stride, *_aligned(rows, weight, out)), arguments, state["num_warps"])
     return out
 
 
-def _launch(kernel, grid, state, key, arguments, num_warps):
+def _launch(kernel, programs, state, key, arguments, num_warps):
     """Run `kernel`, from its second call with this key on without Triton's own path: binding and specialising anew costs the host
     30 us and more per call, many times what a decode step's kernel takes on the GPU. `key` holds whatever the compiler specialises on.
     """
     compiled = state.get(key)
     if compiled is None:
-        state[key] = kernel[grid](*arguments, num_warps=num_warps)  # None where kernels are interpreted
+        state[key] = kernel[(programs,)](*arguments, num_warps=num_warps)  # None where kernels are interpreted
     else:
-        compiled[grid](*arguments)
+        compiled[(programs, 1, 1)](*arguments)
 
 
 def _aligned(*tensors):

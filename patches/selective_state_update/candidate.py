@@ -173,23 +173,23 @@ def forward(module, state, *args, **kwargs):
     with _on_device_of(x):
         conv_arguments = (projected, window, conv.weight, bias, u, stride, *conv_sizes)
         key = ("conv", stride, *_aligned(projected, window, u))
-        _launch(_conv_step, (batch * triton.cdiv(channels, wide),), state, key, conv_arguments, 2)
+        _launch(_conv_step, batch * triton.cdiv(channels, wide), state, key, conv_arguments, 2)
         projections = module.x_proj(u)
         arguments = (u, projections, dt_proj.weight, dt_proj.bias, module.A_log, module.D, gate, ssm, y, stride, *sizes)
         key = ("state", stride, ssm.dtype, *_aligned(u, projections, gate, ssm, y))
-        _launch(_state_step, (batch * triton.cdiv(channels, block),), state, key, arguments, state["num_warps"])
+        _launch(_state_step, batch * triton.cdiv(channels, block), state, key, arguments, state["num_warps"])
     return module.out_proj(y)
 
 
-def _launch(kernel, grid, state, key, arguments, num_warps):
+def _launch(kernel, programs, state, key, arguments, num_warps):
     """Run `kernel`, from its second call with this key on without Triton's own path: binding and specialising anew costs the host
     30 us and more per call, many times what a decode step's kernel takes on the GPU. `key` holds whatever the compiler specialises on.
     """
     compiled = state.get(key)
     if compiled is None:
-        state[key] = kernel[grid](*arguments, num_warps=num_warps)  # None where kernels are interpreted
+        state[key] = kernel[(programs,)](*arguments, num_warps=num_warps)  # None where kernels are interpreted
     else:
-        compiled[grid](*arguments)
+        compiled[(programs, 1, 1)](*arguments)
 
 
 def _aligned(*tensors):

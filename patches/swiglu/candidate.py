@@ -63,23 +63,23 @@ def forward(module, state, *args, **kwargs):
     out = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
     rows = out.numel() // width
     gate_rows, up_rows = gate.reshape(rows, width), up.reshape(rows, width)
-    grid = (rows * triton.cdiv(width, state["block"]),)
+    programs = rows * triton.cdiv(width, state["block"])
     strides = (gate_rows.stride(0), up_rows.stride(0))
     arguments = (gate_rows, up_rows, out, *strides, width, state["block"])
     with _on_device_of(x):
-        _launch(_silu_product, grid, state, (*strides, *_aligned(gate_rows, up_rows, out)), arguments, state["num_warps"])
+        _launch(_silu_product, programs, state, (*strides, *_aligned(gate_rows, up_rows, out)), arguments, state["num_warps"])
     return getattr(module, roles[-1])(out)
 
 
-def _launch(kernel, grid, state, key, arguments, num_warps):
+def _launch(kernel, programs, state, key, arguments, num_warps):
     """Run `kernel`, from its second call with this key on without Triton's own path: binding and specialising anew costs the host
     30 us and more per call, many times what a decode step's kernel takes on the GPU. `key` holds whatever the compiler specialises on.
     """
     compiled = state.get(key)
     if compiled is None:
-        state[key] = kernel[grid](*arguments, num_warps=num_warps)  # None where kernels are interpreted
+        state[key] = kernel[(programs,)](*arguments, num_warps=num_warps)  # None where kernels are interpreted
     else:
-        compiled[grid](*arguments)
+        compiled[(programs, 1, 1)](*arguments)
 
 
 def _aligned(*tensors):

@@ -154,7 +154,7 @@ def _together(course: _Course, kept: list[_Kept]) -> Acceptance:
     while kept:
         together = _whole_set(course, kept)
         if together.decision == "keep":
-            fresh = _confirmed(course, tuple(item.patch for item in kept))
+            fresh = _confirmed(course, tuple(item.patch for item in kept), _excuse(together))
             if fresh.decision == "keep":
                 return _accepted(course, kept, together, fresh)
             if all(check.passed for check in fresh.checks):
@@ -200,17 +200,24 @@ def _without_weakest(course: _Course, kept: list[_Kept], together: Trialled, why
     return [item for item in kept if item is not weakest]
 
 
-def _confirmed(course: _Course, patches: tuple[Patch, ...]) -> Trialled:
+def _excuse(trial: Trialled) -> str | None:
+    """Which differing token the live model's own rounding explains; None if all agreed."""
+    return next((check.detail for check in trial.checks if check.excused and check.passed), None)
+
+
+def _confirmed(course: _Course, patches: tuple[Patch, ...], excuse: str | None) -> Trialled:
     seconds = course.tools.seconds_left()
     stop = course.stopped(seconds)
-    fresh = dropped(patches, *stop) if stop is not None else course.tools.confirm(patches, seconds)
+    fresh = dropped(patches, *stop) if stop is not None else course.tools.confirm(patches, seconds, excuse)
     course.tell(fresh)
     return fresh
 
 
 def _accepted(course: _Course, kept: list[_Kept], together: Trialled, fresh: Trialled) -> Acceptance:
     patches = tuple(item.patch for item in kept)
+    excuse = _excuse(together)
     text = f"{len(patches)} patch{'es' if len(patches) > 1 else ''}: {together.reason.text}; confirmed in a fresh process"
+    text += f"; generated text may differ within rounding ({excuse})" if excuse else ""
     reason = Reason(code="accepted", text=text)
     course.tools.progress(Event(job=course.job.id, kind="decision", stage=StageName.ACCEPTANCE, text=text))
     return Acceptance(trials=tuple(course.trials), kept=patches, together=together, fresh_process=fresh, decision="accepted", reason=reason)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
-WRITE = '''
+WRITE = """
 from __future__ import annotations
 
 def write(module, args, folder, result=None):
@@ -29,9 +29,9 @@ def write(module, args, folder, result=None):
         taskfile.write_task(Path(folder), {"id": "t_1"}, module, [call], [after], Ambient.now().to_json(), sys.path)
     except NotCarried as error:
         print("REFUSED", error)
-'''
+"""
 
-READ = '''
+READ = """
 import inspect, sys
 from pathlib import Path
 import torch
@@ -43,7 +43,7 @@ call = values.snapshot(task.calls[0])
 with torch.no_grad():
     result = type(task.module).forward(task.module, *call["args"])
 print("SAME", equal(result, references[0]["result"]), equal(call["args"], references[0]["args"]))
-'''
+"""
 
 
 def run(folder: Path, code: str, *arguments: str, name: str = "script.py") -> str:
@@ -71,7 +71,7 @@ def carried(tmp_path: Path, script: str, read: str = "") -> str:
     return run(elsewhere, READ + textwrap.dedent(read), str(task), name="read.py")
 
 
-MODEL = '''
+MODEL = """
 import enum
 import functools
 import math
@@ -170,11 +170,11 @@ def main():
 print("the script runs")
 main()
 sys.exit(0)
-'''
+"""
 
 
 def test_classes_constants_and_values_of_main_come_back(tmp_path: Path) -> None:
-    read = '''
+    read = """
     block = task.module
     print("HOOKS", len(block._forward_pre_hooks), block.training)
     print("NAMES", type(block).__module__, type(block).__qualname__, type(call["args"][1]).__name__)
@@ -185,7 +185,7 @@ def test_classes_constants_and_values_of_main_come_back(tmp_path: Path) -> None:
         print("NAMED", error)
     import pickle
     print("AGAIN", pickle.loads(pickle.dumps(block.config)) == block.config, block.config is block.fallback)
-    '''
+    """
     said = carried(tmp_path, MODEL, read)
     assert "SAME True True" in said
     assert "the script runs" not in said
@@ -214,13 +214,13 @@ def test_modules_beside_the_script_travel_with_it(tmp_path: Path) -> None:
         "    def forward(self, x):\n        return x * self.weight * gain(x)\n"
     )
     (own / "parts" / "tools.py").write_text("def gain(x):\n    import settings\n    return settings.LIVE['gain'] + x.shape[-1]\n")
-    script = '''
+    script = """
     import torch
     import parts, settings
     settings.LIVE["gain"] = 2.5
     model = parts.Norm()
     write(model, (torch.ones(2, 4),), TASK)
-    '''
+    """
     said = carried(tmp_path, script, 'print("HOME", type(task.module).__module__, inspect.getsource(type(task.module)).split()[1])')
     assert "SAME True True" in said
     assert "run" not in said
@@ -281,7 +281,7 @@ def test_what_can_not_be_carried_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_forwards_that_the_script_put_on_submodules_travel(tmp_path: Path) -> None:
-    script = '''
+    script = """
     import types, torch
     from torch import nn
 
@@ -302,14 +302,14 @@ def test_forwards_that_the_script_put_on_submodules_travel(tmp_path: Path) -> No
             return self.inner(x)
 
     write(Outer(), (torch.ones(3),), TASK)
-    '''
+    """
     said = carried(tmp_path, script, 'print("OWNER", task.module.inner.forward.__self__ is task.module.inner, result)')
     assert "SAME True True" in said
     assert "OWNER True tensor([3., 3., 3.])" in said
 
 
 def test_a_definition_that_fails_to_run_again_is_an_absent_name_with_a_reason(tmp_path: Path) -> None:
-    script = '''
+    script = """
     import sys, torch
     from torch import nn
     STREAM = sys.stderr
@@ -329,13 +329,13 @@ def test_a_definition_that_fails_to_run_again_is_an_absent_name_with_a_reason(tm
             return helper(x)
 
     write(Block(), (torch.ones(3),), TASK)
-    '''
-    read = '''
+    """
+    read = """
     try:
         task.module.other(1)
     except NameError as error:
         print("NAMED", error)
-    '''
+    """
     said = carried(tmp_path, script, read)
     assert "SAME True True" in said
     assert "NAMED 'helper' of the script is not part of this task" in said

@@ -138,7 +138,7 @@ class World:
         request = Request.model_validate({**facts, "budget": Budget(seconds=600), **changes})
         return submit(request, self.store, self.clock, random.Random(0))
 
-    def confirm(self, patches: tuple[Patch, ...], time_limit_s: float) -> Trialled:
+    def confirm(self, patches: tuple[Patch, ...], time_limit_s: float, excuse: str | None = None) -> Trialled:
         timing = Paired(**PAIRS, method="fake", ci95=(1.9, 2.1), speedup=2.0)
         reason = Reason(code="gain" if self.fresh == "keep" else "output_differs", text="as told")
         names = tuple(patch.candidate for patch in patches)

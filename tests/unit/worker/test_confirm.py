@@ -54,7 +54,7 @@ def sandbox() -> FakeSandbox:
     return FakeSandbox()
 
 
-def confirmed(sandbox: FakeSandbox, folder: Path) -> Trialled:
+def confirmed(sandbox: FakeSandbox, folder: Path, excuse: str | None = None) -> Trialled:
     (folder / "script.stdout").write_bytes(b"7 tokens\n")
     capture = {"end": {"kind": "returned", "exit_code": 0}, "environment": ENVIRONMENT, "roots": [], "drivers": [], "wall_ms": 1.0}
     results = Results(capture=Capture.model_validate(capture))
@@ -62,7 +62,7 @@ def confirmed(sandbox: FakeSandbox, folder: Path) -> Trialled:
     job = Job(id="job_1", request=request, status=JobStatus.RUNNING, created_at="2025")
     store = SimpleNamespace(stages=SimpleNamespace(results=lambda job_id: results))
     setting = HostSetting(job, folder, Limits(), 600.0)
-    return Unpacked(cast(Sandbox, sandbox), setting, cast(Store, store))((PATCH,), 60.0)
+    return Unpacked(cast(Sandbox, sandbox), setting, cast(Store, store))((PATCH,), 60.0, excuse)
 
 
 def test_equal_output_and_a_gain_are_kept(sandbox: FakeSandbox, tmp_path: Path) -> None:
@@ -81,6 +81,21 @@ def test_other_output_is_dropped_after_a_second_look_at_the_script(sandbox: Fake
     assert (trial.decision, trial.reason.code) == ("drop", "check_stdout")
     assert "'8 tokens' instead of '7 tokens'" in trial.reason.text
     assert sandbox.started == ["patched", "plain"]
+
+
+def test_text_may_differ_where_the_models_own_rounding_decides_a_token(sandbox: FakeSandbox, tmp_path: Path) -> None:
+    sandbox.outputs["patched"] = b"8 tokens\n"
+    trial = confirmed(sandbox, tmp_path, "token 5 of row 0 differs within rounding")
+    assert trial.decision == "keep"
+    (stdout,) = [check for check in trial.checks if check.name == "stdout"]
+    assert stdout.excused
+    assert "'8 tokens' instead of '7 tokens'" in stdout.detail
+    assert "token 5 of row 0" in stdout.detail
+
+
+def test_an_excuse_for_text_excuses_nothing_else(sandbox: FakeSandbox, tmp_path: Path) -> None:
+    sandbox.exit_code = 1
+    assert confirmed(sandbox, tmp_path, "token 5 of row 0 differs within rounding").reason.code == "check_exit_code"
 
 
 def test_numbers_that_vary_without_patches_may_vary_with_them(sandbox: FakeSandbox, tmp_path: Path) -> None:

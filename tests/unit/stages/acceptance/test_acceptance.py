@@ -81,7 +81,7 @@ class Fresh:
     bad: Callable[[frozenset[str]], str | None] = lambda _: None
     asked: list[tuple[str, ...]] = field(default_factory=list)
 
-    def __call__(self, patches: tuple[Patch, ...], time_limit_s: float) -> Trialled:
+    def __call__(self, patches: tuple[Patch, ...], time_limit_s: float, excuse: str | None = None) -> Trialled:
         assert time_limit_s > 0
         names = tuple(one.candidate for one in patches)
         self.asked.append(names)
