@@ -1,7 +1,7 @@
 """Continue a text with a Mamba language model: an ordinary transformers script, random weights, no downloads.
 
-    python examples/mamba_generate.py
-    python examples/mamba_generate.py --prompt-len 512 --new-tokens 24 --seed 7
+python examples/mamba_generate.py
+python examples/mamba_generate.py --prompt-len 512 --new-tokens 24 --seed 7
 """
 
 import argparse
@@ -18,7 +18,7 @@ def build_model(seed: int) -> MambaForCausalLM:
     config = MambaConfig(
         vocab_size=len(ALPHABET),
         hidden_size=384,
-        num_hidden_layers=32,
+        num_hidden_layers=8,
         state_size=16,
         bos_token_id=0,
         eos_token_id=None,

@@ -14,6 +14,7 @@ from llm4llm.harness.nested import same_tensor
 from llm4llm.harness.replay import timed
 from llm4llm.harness.workload import DriverEntry, RootEntry, Workload
 
+CLEAR_PAIRS = 8
 MAX_CHECKED = 6  # driver calls (and second examples of them) whose results are compared
 CHECK_NAMES = ("applies", "runs", "exceptions", "structure", "tokens", "logits", "outputs", "state")
 
@@ -61,7 +62,8 @@ class _Checks:
 def trial(workload: Workload, payload: dict[str, Any]) -> dict[str, Any]:
     """{"checks", "sites", "baseline_ms", "patched_ms", "restored", "method"} of patches on top of others.
 
-    Payload: {"patches": [schema.Patch with "file"], "base": the same (on in both arms), "pairs", "min_pairs", "time_limit_s"}. Results are
+    Payload: {"patches": [schema.Patch with "file"], "base": the same (on in both arms), "pairs", "min_pairs", "clear_above",
+    "time_limit_s"}. Results are
     compared with the model without any patch. Pairs are timed only if all checks passed and every new patch ran. No patch is left on the
     models.
     """
@@ -197,13 +199,22 @@ def _measure(variants: Arms, drivers: Sequence[DriverEntry], payload: dict[str, 
         spent = time.perf_counter() - started
         pairs = len(result.baseline_ms)
         each = spent / (pairs + 1)
-        if (pairs >= least and spent + each > limit_s) or spent > 3.0 * limit_s:
+        if (pairs >= least and spent + each > limit_s) or spent > 3.0 * limit_s or _plain_to_see(result, float(payload["clear_above"])):
             break
         order: tuple[Literal["base", "full"], ...] = ("base", "full") if pairs % 2 == 0 else ("full", "base")
         taken = {name: _pass_ms(variants.switch[name], chosen) for name in order}
         result.baseline_ms.append(taken["base"])
         result.patched_ms.append(taken["full"])
     variants.off()
+
+
+def _plain_to_see(result: _Result, clear_above: float) -> bool:
+    """True once enough pairs agree to a man: all of them beyond `clear_above`, or all of them slower by more than 2 %.
+
+    Were the true median at the bound, eight pairs would all lie beyond it once in 256 jobs; more pairs only narrow the interval.
+    """
+    ratios = [before / after for before, after in zip(result.baseline_ms, result.patched_ms, strict=True)]
+    return len(ratios) >= CLEAR_PAIRS and (min(ratios) > clear_above or max(ratios) < 0.98)
 
 
 def _pass_seconds(driver: DriverEntry) -> float:

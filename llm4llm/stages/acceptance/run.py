@@ -19,8 +19,9 @@ from llm4llm.stages.acceptance.decide import decided, dropped, idle
 from llm4llm.stages.tools import Tools
 
 STEP = 1.003  # incremental gain that the interval's low end must exceed
-PAIRS = 40  # enough for an interval of ±1 % where single pairs scatter by 5 %
+PAIRS = 30  # enough for an interval of ±1 % where single pairs scatter by 4 %
 MIN_PAIRS = 5
+CLEAR = 1.03  # pairs that all lie this far above the threshold need no further ones
 MIN_TRIAL_S = 3.0
 MAX_TRIAL_S = 180.0
 CONFIRMATION_SHARE = 0.35  # of the stage's time; two runs of the script per pair
@@ -58,11 +59,11 @@ class _Course:
         self.tools = tools
         self.trials: list[Trialled] = []
         self._until = tools.deadline - CONFIRMATION_SHARE * tools.seconds_left()
-        self._longest = 0.0  # seconds that a trial took, references and preparation included
+        self._least = 0.0  # seconds that the dearest trial needed at least: references, preparation and the fewest pairs
 
     def room_for_more(self) -> bool:
         """True if another trial leaves time for the trial of the whole set."""
-        return self._until - self.tools.clock.monotonic() >= 2.0 * self._longest
+        return self._until - self.tools.clock.monotonic() >= 2.0 * self._least
 
     def trial_seconds(self, still_to_come: int) -> float:
         """An equal part of the time before the confirmation; 0 if that is too little for a trial."""
@@ -94,12 +95,13 @@ class _Course:
                 "base": [self._placed(patch) for patch in base],
                 "pairs": PAIRS,
                 "min_pairs": MIN_PAIRS,
+                "clear_above": CLEAR * threshold,
                 "time_limit_s": seconds,
             }
             # loading, preparing and first-call compilation come on top of the measured time
             answer = self.tools.host.request("trial", payload, timeout_s=3.0 * seconds + 300.0)
             trial = decided(patches, answer, threshold)
-            self._longest = max(self._longest, self.tools.clock.monotonic() - started)
+            self._least = max(self._least, _least_seconds(trial, self.tools.clock.monotonic() - started))
         self.trials.append(trial)
         self.tell(trial)
         return trial
@@ -117,6 +119,15 @@ class _Course:
 
     def _placed(self, patch: Patch) -> dict[str, Any]:
         return {**patch.model_dump(mode="json"), "file": str(self.tools.candidate_file(patch.candidate_sha256))}
+
+
+def _least_seconds(trial: Trialled, seconds: float) -> float:
+    """What a trial that took `seconds` would have needed with the fewest pairs."""
+    if trial.timing is None:
+        return seconds
+    pairs = len(trial.timing.baseline_ms)
+    measured = min(seconds, (sum(trial.timing.baseline_ms) + sum(trial.timing.patched_ms)) / 1e3)
+    return seconds - measured * (1.0 - min(MIN_PAIRS, pairs) / pairs)
 
 
 def run(job: Job, proposals: Sequence[Proposal], tools: Tools) -> Acceptance:

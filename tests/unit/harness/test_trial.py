@@ -26,7 +26,7 @@ def small(prompt: int = PROMPT, steps: int = 3) -> tuple[SmallLM, Workload]:
 
 
 def tried(workload: Workload, *patches: dict[str, Any], base: tuple[dict[str, Any], ...] = (), pairs: int = 6) -> dict[str, Any]:
-    limits = {"pairs": pairs, "min_pairs": 3, "time_limit_s": 20.0}
+    limits = {"pairs": pairs, "min_pairs": 3, "clear_above": 1e9, "time_limit_s": 20.0}
     return trial(workload, {"patches": list(patches), "base": list(base), **limits})
 
 
@@ -143,7 +143,7 @@ def test_a_patch_for_another_module_is_refused_with_the_model_untouched(tmp_path
 def test_time_limit_still_gives_the_least_number_of_pairs(tmp_path: Path) -> None:
     _, workload = small(prompt=48)
     made = patch(workload.drivers[0], "SlowMixer", "prefill", FASTER, tmp_path)
-    result = trial(workload, {"patches": [made], "pairs": 1000, "min_pairs": 4, "time_limit_s": 0.6})
+    result = trial(workload, {"patches": [made], "pairs": 1000, "min_pairs": 4, "clear_above": 1e9, "time_limit_s": 0.6})
     assert 4 <= len(result["baseline_ms"]) < 400
 
 

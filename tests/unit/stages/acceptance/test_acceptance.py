@@ -258,8 +258,8 @@ def test_budget_is_shared_and_its_end_is_a_reason(scene: Any) -> None:
     found = stage.decide(*(proposal(name) for name in "abcdef"), seconds=60.0)
     limits = [asked["time_limit_s"] for asked in stage.host.asked]
     assert limits[0] == pytest.approx((1 - CONFIRMATION_SHARE) * 60.0 / 7)
-    assert [fate(found, name)[1] for name in "abcdef"] == ["gain"] * 2 + ["budget_spent"] * 4
-    assert kept(found) == ("a", "b")  # time was left for the whole set and its confirmation
+    assert [fate(found, name)[1] for name in "abcdef"] == ["gain"] * 3 + ["budget_spent"] * 3
+    assert kept(found) == ("a", "b", "c")  # time was left for the whole set and its confirmation
     assert all(limit >= 3.0 for limit in limits)
 
 
