@@ -31,7 +31,7 @@ def table(data: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        if row["original_wall_ms"] is None:
+        if row.get("original_wall_ms") is None:
             continue
         walls, devices = (row["original_wall_ms"], row["seed_wall_ms"]), (row["original_device_ms"], row["seed_device_ms"])
         cells = [row["seed"], row["case"], row["dtype"], f"`{json.dumps(row['config'])}`"]
