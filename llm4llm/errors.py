@@ -150,6 +150,15 @@ class StageError(Llm4llmError):
     code = "stage_failed"
 
 
+class JudgeTimeout(StageError):
+    """Says nothing about the candidate, only that the time was too short for a verdict."""
+
+    code = "timeout"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"no verdict within the time limit: {reason}", "give the job a larger --budget")
+
+
 class ProviderError(Llm4llmError):
     """A model provider refused or did not answer."""
 

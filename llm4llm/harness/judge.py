@@ -212,7 +212,9 @@ class Judgement:
         if facts is None:
             raise Stop("failed", "compile", f"its kernels can't be compiled for sm_{capability}: {answer.get('reason', 'no answer')}")
         for one in facts["kernels"]:
-            self.findings.kernels.append({key: one.get(key) for key in ("kernel", "target", "registers", "shared_bytes", "spill_bytes")})
+            self.findings.kernels.append(
+                {key: one.get(key) for key in ("kernel", "target", "registers", "shared_bytes", "spill_bytes", "tensor_cores")}
+            )
             limit = self._bench.options.shared_bytes
             if limit is not None and (one.get("shared_bytes") or 0) > limit:
                 text = f"{one['kernel']} needs {one['shared_bytes']} bytes of shared memory; a block has {limit} on the target"

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from llm4llm.harness.ambient import Ambient, Randomness, dtype_name
+from llm4llm.runtime.signature import configuration_hash
 
 LOOP = "loop"
 FORWARD = "forward"
@@ -102,6 +103,7 @@ class RootEntry:
             "id": self.id,
             "module_class": self.module_class,
             "fingerprint": self.fingerprint,
+            "config_sha256": configuration_hash(self.module),
             "parameters": sum(item.numel() for item in parameters),
             "parameter_bytes": sum(item.numel() * item.element_size() for item in parameters),
             "devices": sorted({str(item.device) for item in parameters}),

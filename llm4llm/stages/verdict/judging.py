@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from llm4llm.errors import BadArguments, BadCandidate, BadTaskFolder, StageError, UserError
+from llm4llm.errors import BadArguments, BadCandidate, BadTaskFolder, JudgeTimeout, StageError, UserError
 from llm4llm.kit import write_atomic
 from llm4llm.sandbox import Child, ChildSpec, Failed, Limits, Ok, Sandbox, scrubbed
 from llm4llm.schema.verdict import Verdict
@@ -149,6 +149,8 @@ def _refusal(answer: Failed, task_folder: Path, candidate_file: Path) -> UserErr
         return BadCandidate(str(candidate_file), answer.reason)
     if answer.kind == "bad_options":
         return BadArguments(answer.reason, "see the options of llm4llm judge")
+    if answer.kind == "timeout":
+        return JudgeTimeout(answer.reason)
     tail = answer.stderr_tail.strip().splitlines()
     said = f" ({tail[-1]})" if tail else ""
     return StageError(f"the judge ended without a verdict: {answer.kind}, {answer.reason}{said}", "judge the candidate again")
