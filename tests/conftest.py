@@ -1,11 +1,19 @@
 """Rules for every test: no network but loopback, and an own home for whatever is stored."""
 
 import ipaddress
+import signal
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _interruptible() -> None:
+    """A shell starts background jobs with interrupts ignored, and children inherit that; tests interrupt their children."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
