@@ -172,7 +172,11 @@ def test_a_table_that_the_module_keeps_is_stored_once(folders: dict[str, Path]) 
 
 
 def test_a_fresh_process_repeats_every_call_bit_by_bit(folders: dict[str, Path]) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(Path(__file__).parent)]), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(Path(__file__).parent)]),
+        "OMP_NUM_THREADS": str(torch.get_num_threads()),
+    }
     for folder in folders.values():
         command = [sys.executable, "-c", CHECK, str(folder)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
