@@ -1,7 +1,7 @@
 """Module families: instances that compute the same function of inputs and weights, on the same kind of device."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import get_args
 
@@ -78,8 +78,3 @@ def locate(workload: Workload, hotspots: Iterable[str]) -> dict[str, Place]:
                 if name in wanted:
                     places[name] = Place(family, phase)
     return places
-
-
-def by_path(found: Iterable[Family]) -> Mapping[str, Family]:
-    """The family of each path."""
-    return {path: family for family in found for path in family.paths}

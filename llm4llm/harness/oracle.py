@@ -110,11 +110,6 @@ class Original:
         """The copy that the original's calls run on; it shares the weights."""
         return self._own
 
-    def reload(self) -> None:
-        """The module's weights were changed: forget what was derived from them."""
-        self._own = copy.deepcopy(self.module, {id(weight): weight for weight in self.module.parameters()})
-        self._raised = {}
-
     def own(self, call: Call) -> tuple[Any, ...]:
         """(outcome parts, alias pairs, whether it drew random numbers, inputs before). Raises OutOfRange if the original raises."""
         module = self._own

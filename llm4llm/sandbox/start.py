@@ -3,7 +3,6 @@
 import os
 import resource
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from types import TracebackType
@@ -121,11 +120,6 @@ class Sandbox:
         self._guardian.release(pid)
         with self._lock:
             self._living.pop(pid, None)
-
-
-def this_python() -> str:
-    """The interpreter that we run on."""
-    return sys.executable
 
 
 def _command(spec: ChildSpec) -> list[str]:

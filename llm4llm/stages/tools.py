@@ -1,7 +1,7 @@
 """What the stages are handed: one-call protocols for everything outside them, so that a stage reaches for nothing by itself."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -75,10 +75,6 @@ class Tools:
     def seconds_left(self) -> float:
         """Seconds until the stage's deadline, never negative."""
         return max(0.0, self.deadline - self.clock.monotonic())
-
-    def until(self, deadline: float) -> "Tools":
-        """The same tools with another deadline."""
-        return replace(self, deadline=deadline)
 
     def candidate_file(self, sha256: str) -> Path:
         """A stored candidate as a file whose name ends in `.py`, so that it can be loaded by path."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from llm4llm.errors import UserError
-from llm4llm.kit import Clock, sha256_file, write_atomic
+from llm4llm.kit import sha256_file, write_atomic
 from llm4llm.sandbox import Child, ChildSpec, Failed, Limits, Ok, OnEvent, Sandbox
 from llm4llm.schema.job import Job
 
@@ -36,10 +36,9 @@ class HostSetting:
 class LiveHost:
     """Implements the stages' Host. Not for use by two threads."""
 
-    def __init__(self, sandbox: Sandbox, setting: HostSetting, clock: Clock) -> None:
+    def __init__(self, sandbox: Sandbox, setting: HostSetting) -> None:
         self.sandbox = sandbox
         self.setting = setting
-        self._clock = clock
         self._child: Child | None = None
         self._rebuilds = 0
 

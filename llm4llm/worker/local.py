@@ -35,7 +35,7 @@ def run_job(job_id: str, settings: Settings, progress: Progress) -> Job:
         folder = job_folder(settings.home, job_id)
         with job_lock(folder, job_id), orderly_end(), Sandbox(settings.home) as sandbox:
             clock = SystemClock()
-            host = LiveHost(sandbox, _setting(job, settings), clock)
+            host = LiveHost(sandbox, _setting(job, settings))
             try:
                 job = advance(job_id, store, _tools(job, store, host, progress, clock), _plan())
             finally:

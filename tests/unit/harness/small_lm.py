@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import MambaConfig, MambaForCausalLM
 
 
 class Memory:
@@ -103,3 +104,19 @@ SLOWER = FASTER.replace(
 NEVER = FASTER + "\n\ndef accepts(module, state, *args, **kwargs):\n    return False\n"
 RAISING = FASTER.replace("    x = module.proj(x)", "    raise ValueError('no')", 1)
 UNPREPARED = FASTER + "\n\ndef prepare(module, **config):\n    raise RuntimeError('out of luck')\n"
+
+
+def tiny_mamba(hidden_size: int = 16) -> MambaForCausalLM:
+    """The library's Mamba with two small layers, the same weights at every call."""
+    config = MambaConfig(
+        vocab_size=64,
+        hidden_size=hidden_size,
+        num_hidden_layers=2,
+        state_size=4,
+        time_step_rank=2,
+        eos_token_id=None,
+        bos_token_id=1,
+        pad_token_id=0,
+    )
+    torch.manual_seed(0)
+    return MambaForCausalLM(config).eval()

@@ -3,9 +3,9 @@ from typing import Any
 import pytest
 import torch
 from recorded import recorded
+from small_lm import tiny_mamba
 from torch import nn
 from transformers import DynamicCache, StaticCache
-from transformers.models.mamba import MambaConfig, MambaForCausalLM
 from transformers.models.qwen3 import Qwen3Config, Qwen3ForCausalLM
 from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 
@@ -36,21 +36,6 @@ def tiny_qwen() -> Any:
     )  # fmt: skip
     torch.manual_seed(0)
     return Qwen3ForCausalLM(config).eval()
-
-
-def tiny_mamba() -> Any:
-    config = MambaConfig(
-        vocab_size=64,
-        hidden_size=16,
-        num_hidden_layers=2,
-        state_size=4,
-        time_step_rank=2,
-        eos_token_id=None,
-        bos_token_id=1,
-        pad_token_id=0,
-    )
-    torch.manual_seed(0)
-    return MambaForCausalLM(config).eval()
 
 
 def phases_of(model: nn.Module, method: str, *args: Any, **kwargs: Any) -> list[str]:

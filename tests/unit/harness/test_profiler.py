@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 import torch
 from recorded import recorded, workload_of
-from small_lm import small_lm
+from small_lm import small_lm, tiny_mamba
 from torch import nn
 from transformers.models.bert import BertConfig, BertModel
-from transformers.models.mamba import MambaConfig, MambaForCausalLM
 from transformers.models.qwen3 import Qwen3Config, Qwen3ForCausalLM
 from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 
@@ -40,18 +39,7 @@ def spots(found: ProfileReport, module_class: str) -> dict[str, Any]:
 
 @torch.no_grad()
 def mamba() -> DriverEntry:
-    config = MambaConfig(
-        vocab_size=64,
-        hidden_size=16,
-        num_hidden_layers=2,
-        state_size=4,
-        time_step_rank=2,
-        eos_token_id=None,
-        bos_token_id=1,
-        pad_token_id=0,
-    )
-    torch.manual_seed(0)
-    model = MambaForCausalLM(config).eval()
+    model = tiny_mamba(16)
     return recorded(model, "generate", torch.randint(1, 64, (1, 48)), max_new_tokens=4, do_sample=False)
 
 

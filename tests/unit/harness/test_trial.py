@@ -5,9 +5,8 @@ import pytest
 import torch
 from patching import patch
 from recorded import recorded, workload_of
-from small_lm import FASTER, FORGETFUL, NEVER, RAISING, SLOWER, UNPREPARED, WRONG, Memory, SmallLM, small_lm
+from small_lm import FASTER, FORGETFUL, NEVER, RAISING, SLOWER, UNPREPARED, WRONG, Memory, SmallLM, small_lm, tiny_mamba
 from transformers.models.bert import BertConfig, BertModel
-from transformers.models.mamba import MambaConfig, MambaForCausalLM
 from transformers.models.qwen3 import Qwen3Config, Qwen3ForCausalLM
 from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 
@@ -177,18 +176,7 @@ def test_a_token_may_differ_only_where_the_model_was_undecided() -> None:
 
 
 def test_a_mamba_prefill_patch_of_the_library_model(tmp_path: Path) -> None:
-    config = MambaConfig(
-        vocab_size=64,
-        hidden_size=32,
-        num_hidden_layers=2,
-        state_size=4,
-        time_step_rank=2,
-        eos_token_id=None,
-        bos_token_id=1,
-        pad_token_id=0,
-    )
-    torch.manual_seed(0)
-    model = MambaForCausalLM(config).eval()
+    model = tiny_mamba(32)
     with torch.no_grad():
         workload = workload_of(recorded(model, "generate", torch.randint(1, 64, (1, 24)), max_new_tokens=3, do_sample=False))
     source = "import torch\n\n\ndef forward(module, state, x, *args, **kwargs):\n    y = x.float()\n"
