@@ -6,6 +6,7 @@ task folder without references. Standard output goes nowhere, standard error int
 
 import contextlib
 import copy
+import importlib
 import io
 import os
 import random
@@ -26,7 +27,7 @@ from llm4llm.harness import contract, pickling, taskfile, timing
 from llm4llm.harness.ambient import Ambient
 from llm4llm.harness.channel import FD_VARIABLE, NONCE_VARIABLE
 from llm4llm.harness.confine import confine
-from llm4llm.harness.launches import record_launches
+from llm4llm.harness.launches import LaunchFact, record_launches
 from llm4llm.harness.oracle import outcome
 from llm4llm.harness.portrait import as_bytes, leaf, portrait, same_bits
 from llm4llm.harness.serving import Pool, Server, dirtied, poisoned, scaled
@@ -36,6 +37,7 @@ from llm4llm.harness.wire import Wire, WireClosed
 from llm4llm.runtime.candidate import load_candidate
 
 SOCKET_VARIABLE, SECRET_VARIABLE = "LLM4LLM_CANDIDATE_SOCKET", "LLM4LLM_CANDIDATE_NONCE"
+EARLY_VARIABLE = "LLM4LLM_CANDIDATE_EARLY"  # a module to import while the judge is still busy: the one that defines the task's class
 _HEAVY = ("mm", "conv", "scaled_dot_product", "linear", "matmul", "einsum", "fft")
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
 Answer = tuple[dict[str, Any], list[bytes]]
@@ -59,12 +61,15 @@ class Session:
         self._server: Server
         self._poison = True
         self._first: dict[str, list[torch.Tensor]] = {}
+        self._observes = False
+        self._recorder = contextlib.ExitStack()
+        self._launches: dict[str, list[list[LaunchFact]]] = {}  # by configuration: what was launched while it was the prepared one
 
     def open(self, payload: dict[str, Any], blobs: list[bytes]) -> Answer:
         """Load the task's module and its captured calls, named c0, c1, …"""
         task = taskfile.read_task(Path(payload["folder"]), payload.get("device"))
         self._module, self._ambient = task.module, surroundings_of(task.ambient)
-        self._poison = bool(payload["poison"])
+        self._poison, self._observes = bool(payload["poison"]), bool(payload["observe"])
         if payload["threads"] is not None:
             torch.set_num_threads(payload["threads"])
         for index, record in enumerate(task.calls):
@@ -92,7 +97,12 @@ class Session:
         return {"configs": entries.configs, "violations": problems, "has_accepts": entries.accepts is not None}, []
 
     def prepare(self, payload: dict[str, Any], blobs: list[bytes]) -> Answer:
-        """A new copy of the module, prepared with one configuration."""
+        """A new copy of the module, prepared with one configuration. From here on launches are recorded: a candidate may keep a compiled
+        kernel and launch that from its second call on, where nobody sees it.
+        """
+        self._recorder.close()
+        if self._observes and "triton" in sys.modules:
+            self._launches.setdefault(repr(payload["config"]), []).append(self._recorder.enter_context(record_launches()))
         self._server = Server(self._candidate, copy.deepcopy(self._module), payload["config"], self._ambient)
         self._spy.exempt |= {id(part) for part in self._server.module.modules() if part is not self._server.module}
         self._first = {}
@@ -122,14 +132,18 @@ class Session:
         return {"served": served, "differing": differing}, []
 
     def language(self, payload: dict[str, Any], blobs: list[bytes]) -> Answer:
-        """What some calls run: launches of Triton kernels, and heavy torch functions."""
+        """Triton kernels that calls launched under the prepared configuration, and heavy torch functions in the named calls."""
         if "triton" not in sys.modules:
             return {"heavy": 0, "launches": []}, []
         counter = _Counter()
-        with record_launches() as launches, counter:
+        with counter:
             for name in payload["names"]:
                 self._server.quick(self._pool[name])
-        return {"heavy": counter.heavy, "launches": launches}, []
+        distinct: dict[str, LaunchFact] = {}
+        for facts in self._launches.get(repr(payload["config"]), []):
+            for one in facts:
+                distinct.setdefault(repr({**one, "count": 0}), one)
+        return {"heavy": counter.heavy, "launches": list(distinct.values())}, []
 
     def weights(self, payload: dict[str, Any], blobs: list[bytes]) -> Answer:
         """Whether calls changed the module's weights."""
@@ -314,6 +328,14 @@ class _Counter(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+def _import_early() -> None:
+    """The library that defines the task's module takes seconds to import. Where it can't be, opening the task says why."""
+    name = os.environ.pop(EARLY_VARIABLE, "")
+    if name:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+
+
 def _connect() -> tuple[Wire, Path]:
     path, nonce = Path(os.environ.pop(SOCKET_VARIABLE)), os.environ.pop(SECRET_VARIABLE)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -346,6 +368,7 @@ def main() -> None:
     _drop_channel()
     wire, path = _connect()
     _redirect(path.with_suffix(".stderr"))
+    _import_early()
     session = Session(path.parent)
     with contextlib.suppress(WireClosed):
         while True:

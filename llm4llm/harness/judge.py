@@ -10,6 +10,7 @@ The answer is a verdict as schema/verdict.py has it. Errors: `bad_task`, `bad_ca
 
 import ast
 import json
+import os
 import shutil
 import tempfile
 import time
@@ -22,6 +23,7 @@ import torch
 
 from llm4llm.harness import contract, taskfile
 from llm4llm.harness.bench import Bench, NotReproducible, Options
+from llm4llm.harness.candidate import EARLY_VARIABLE
 from llm4llm.harness.channel import Channel
 from llm4llm.harness.confine import confine
 from llm4llm.harness.gates import Gates, Record, Stop
@@ -35,6 +37,7 @@ _COMPILE_TIMEOUT_S = 180.0
 MOST_CONFIGS = 16
 MOST_FEEDBACK = 40
 _LANGUAGE_CALLS = 4
+_SPARE_CORES = 4  # from here on, processes that may not be needed are started early
 
 
 class Refused(Exception):
@@ -65,22 +68,32 @@ class Judgement:
         self._text, self._scratch, self._tell = text, scratch, tell
         self._subjects: dict[str, Subject] = {}
         self._launches: list[dict[str, Any]] = []
+        self._compiling: dict[int, Path] = {}  # by capability: where the answer will be
         self._bench: Bench
         self.findings = Findings()
         self._measures = False
-        self._interpreted = device == "cpu" and _imports_triton(text)
+        self._launches_kernels = _imports_triton(text)
+        self._interpreted = device == "cpu" and self._launches_kernels
 
     # ---- processes --------------------------------------------------------------------------------------------------
 
-    def start(self, *, measure: bool) -> None:
-        """The static gate, and the request for a process: it starts while references are made."""
+    def start(self, *, measure: bool, early: str) -> None:
+        """The static gate, and the request for processes: they start while references are made. `early`: a module for them to import."""
         self.findings.record.gates.append("contract")
         violations = contract.check_source(self._text)
         if violations:
             raise Stop("rejected", violations[0].rule, violations[0].text, [one.text for one in violations[1:10]])
-        environment = {"TRITON_INTERPRET": "1"} if self._interpreted else {}
-        self._subjects["correctness"] = Subject(self._scratch, self._tell, environment, "correctness")
+        self._early = early
+        self._begin("correctness")
         self._measures = measure and not self._interpreted
+        if self._measures and (os.cpu_count() or 1) >= _SPARE_CORES:
+            self._begin("timing")  # in vain if the candidate turns out to be wrong, which costs nobody here any time
+
+    def _begin(self, purpose: str) -> None:
+        environment = {"TRITON_INTERPRET": "1"} if self._interpreted else {}
+        if self._early:
+            environment[EARLY_VARIABLE] = self._early
+        self._subjects[purpose] = Subject(self._scratch, self._tell, environment, purpose)
 
     def _opened(self, subject: Subject, record: Record, *, poison: bool) -> tuple[Gates, list[dict[str, Any]]]:
         """The task loaded and the candidate imported there; gates and configurations."""
@@ -90,6 +103,7 @@ class Judgement:
         file.write_text(self._text, encoding="utf-8")
         gates = Gates(self._bench, subject, record, interpreted=self._interpreted)
         payload: dict[str, Any] = {"folder": str(place), "device": self._bench.options.device, "poison": poison}
+        payload["observe"] = poison and self._launches_kernels
         payload |= {"scale": [call.scale for call in self._bench.calls], "threads": self._bench.threads}
         gates.ask("open", payload, "loading the task")
         try:
@@ -122,20 +136,21 @@ class Judgement:
         gates, configs = self._opened(self._subjects["correctness"], record, poison=True)
         record.gates.append("import")
         usable = self._each_config(gates, configs[:MOST_CONFIGS])
-        if self._measures:
-            # it starts while other gates run
-            self._subjects["timing"] = Subject(self._scratch, self._tell, {}, "timing")
+        if self._measures and "timing" not in self._subjects:
+            self._begin("timing")  # it starts while other gates run
         timing = self._subjects.get("timing")
         found.config = usable[0]
         record.proven.clear()
-        self._observe_language(gates)
         stopwatch = None
         if len(usable) > 1 and timing is not None:
             stopwatch = self._stopwatch(gates, timing, found.config)
             found.config, lines = stopwatch.race(usable, self._bench.options.seconds / 3)
             found.lines += lines
-        self._all_gates(gates, found.config)
+        gates.prepare(found.config)
+        self._observe_language(gates, found.config)
         self._compile(gates)
+        self._all_gates(gates, found.config)
+        self._await_compiled()
         if timing is not None:
             if stopwatch is None:
                 stopwatch = self._stopwatch(gates, timing, found.config)
@@ -178,9 +193,9 @@ class Judgement:
         gates, _ = self._opened(timing, Record(notes=self.findings.timing_notes), poison=False)
         return Stopwatch(self._bench, gates, accepted)
 
-    def _observe_language(self, gates: Gates) -> None:
+    def _observe_language(self, gates: Gates, config: dict[str, Any]) -> None:
         names = [f"c{self._bench.calls.index(call)}" for call in different(self._bench.calls, _LANGUAGE_CALLS)]
-        facts = gates.ask("language", {"names": names}, "observing kernels").facts
+        facts = gates.ask("language", {"names": names, "config": config}, "observing kernels").facts
         self._launches = [one for one in facts["launches"] if not one.get("error")]
         if not self._launches:
             self.findings.language = "torch"
@@ -188,24 +203,19 @@ class Judgement:
             self.findings.language = "mixed" if facts["heavy"] else "triton"
 
     def _compile(self, gates: Gates) -> None:
-        """Kernels compiled for every wanted GPU, without a GPU."""
-        capabilities = self._bench.capabilities()
-        if not self._launches or not capabilities:
+        """Have the kernels compiled for every wanted GPU, without a GPU; other gates run meanwhile."""
+        if not self._launches:
             return
-        for capability in capabilities:
-            reply = self._scratch / f"compiled-{capability}.json"
-            self._tell(
-                {
-                    "compile": {
-                        "candidate": str(gates.subject.folder / "candidate.py"),
-                        "launches": self._launches,
-                        "capability": capability,
-                        "reply": str(reply),
-                    }
-                }
-            )
+        for capability in self._bench.capabilities():
+            self._compiling[capability] = reply = self._scratch / f"compiled-{capability}.json"
+            facts: dict[str, Any] = {"candidate": str(gates.subject.folder / "candidate.py"), "launches": self._launches}
+            self._tell({"compile": {**facts, "capability": capability, "reply": str(reply)}})
+
+    def _await_compiled(self) -> None:
+        for capability, reply in self._compiling.items():
             self._read_compiled(_awaited(reply), capability)
-        self.findings.record.gates.append("compile")
+        if self._compiling:
+            self.findings.record.gates.append("compile")
 
     def _read_compiled(self, answer: dict[str, Any], capability: int) -> None:
         facts = answer.get("ok")
@@ -328,9 +338,10 @@ class Judge:
         text = candidate_text(candidate)
         scratch = Path(tempfile.mkdtemp(prefix="j", dir=options.scratch))
         try:
-            judgement = Judgement(text, scratch, self._tell, self._device(Path(payload["task"]), options))
+            facts = self._facts(Path(payload["task"]))
+            judgement = Judgement(text, scratch, self._tell, self._device(Path(payload["task"]), facts, options))
             try:
-                judgement.start(measure=options.measure)
+                judgement.start(measure=options.measure, early=str(facts.get("defined_in", "")))
                 judgement.run(self._ready(Path(payload["task"]), options))
                 return judgement.passed(time.perf_counter() - started)
             except Stop as stop:
@@ -341,11 +352,14 @@ class Judge:
             shutil.rmtree(scratch, ignore_errors=True)
 
     @staticmethod
-    def _device(folder: Path, options: Options) -> str:
+    def _facts(folder: Path) -> dict[str, Any]:
         try:
-            facts = taskfile.read_facts(folder)
+            return taskfile.read_facts(folder)
         except taskfile.BadTask as error:
             raise Refused("bad_task", str(error)) from error
+
+    @staticmethod
+    def _device(folder: Path, facts: dict[str, Any], options: Options) -> str:
         device = str(options.device or facts.get("device", "cpu")).partition(":")[0]
         if device == "cuda" and not torch.cuda.is_available():
             raise Refused("no_device", f"{folder} needs a CUDA device and this machine has none; judge it where it was extracted")

@@ -85,6 +85,7 @@ def _write(folder: Path, task_facts: dict[str, Any], content: tuple[Any, ...], a
         "sha256": whole,
         **around,
         "format": FORMAT,
+        "defined_in": type(module).__module__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "file_sha256": hashes,

@@ -5,8 +5,6 @@ and the second norm are one launch that reads both summands once and writes the 
 are and get exactly the arguments they got. NVIDIA GPUs, bfloat16, float16 and float32.
 """
 
-import contextlib
-
 import torch
 import triton
 import triton.language as tl
@@ -91,46 +89,40 @@ def forward(module, state, *args, **kwargs):
     inner = {**state["defaults"], **{name: value for name, value in kwargs.items() if name != "hidden_states"}}
     normed = _normed(module.input_layernorm.weight, state, 0, residual)
     attended, _ = module.self_attn(hidden_states=normed, **inner)
-    total = torch.empty(residual.shape, dtype=residual.dtype, device=residual.device)
+    total = torch.empty_like(residual)
     normed = _normed(module.post_attention_layernorm.weight, state, 1, attended.contiguous(), residual, total)
     return total.add_(module.mlp(normed))
 
 
 def _normed(weight, state, index, x, residual=None, total=None):
     """The norm of x, or of x + residual, which goes to `total` as well."""
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = torch.empty_like(x)
     width = x.shape[-1]
     rows = x.numel() // width
     other, sum_ = (x, out) if residual is None else (residual, total)
-    sizes = (width, state["block"], state["rows"], residual is not None, state["round"][index])
-    arguments = (x, other, weight, sum_, out, rows, state["eps"][index], *sizes)
-    with _on_device_of(x):
-        programs = triton.cdiv(rows, state["rows"])
-        _launch(_add_rms_norm, programs, state, (index, *_aligned(x, other, weight, sum_, out)), arguments, state["num_warps"])
+    sizes = (rows, state["eps"][index], width, state["block"], state["rows"], residual is not None, state["round"][index])
+    programs = triton.cdiv(rows, state["rows"])
+    _launch(_add_rms_norm, programs, state, (index,), (x, other, weight, sum_, out), sizes, state["num_warps"])
     return out
 
 
-def _launch(kernel, programs, state, key, arguments, num_warps):
-    """Run `kernel`, from its second call with this key on without Triton's own path: binding and specialising anew costs the host
-    30 us and more per call, many times what a decode step's kernel takes on the GPU. `key` holds whatever the compiler specialises on.
+def _launch(kernel, programs, state, key, tensors, sizes, num_warps):
+    """Run `kernel` on the tensors' GPU. From its second call with this key on it goes without Triton's own path: binding and specialising
+    anew costs the host 30 us and more per call, many times what a decode step's kernel takes on the GPU. `key` holds what the compiler
+    specialises on besides the addresses; those are handed over as numbers, which saves a query of the driver for each.
     """
+    device = tensors[0].get_device()
+    if device >= 0 and device != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            _launch(kernel, programs, state, key, tensors, sizes, num_warps)
+        return
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    key = (*key, *[address & 15 == 0 for address in addresses])
     compiled = state.get(key)
     if compiled is None:
-        state[key] = kernel[(programs,)](*arguments, num_warps=num_warps)  # None where kernels are interpreted
+        state[key] = kernel[(programs,)](*tensors, *sizes, num_warps=num_warps)  # None where kernels are interpreted
     else:
-        compiled[(programs, 1, 1)](*arguments)
-
-
-def _aligned(*tensors):
-    """Which of the tensors start at a multiple of 16 bytes: the compiler counts on it where it holds."""
-    return tuple(tensor.data_ptr() % 16 == 0 for tensor in tensors)
-
-
-def _on_device_of(x):
-    """Launches go to the tensor's GPU, which need not be the thread's current one."""
-    if not x.is_cuda or x.device.index == torch.cuda.current_device():
-        return contextlib.nullcontext()
-    return torch.cuda.device(x.device)
+        compiled[(programs, 1, 1)](*addresses, *sizes)
 
 
 def _eps(norm):

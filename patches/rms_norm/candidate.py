@@ -5,8 +5,6 @@ rows once, keeps them in registers in float32, and writes the result once: the m
 bound by launches, needs a single one. NVIDIA GPUs, bfloat16, float16 and float32.
 """
 
-import contextlib
-
 import torch
 import triton
 import triton.language as tl
@@ -71,36 +69,39 @@ def accepts(module, state, *args, **kwargs):
         return False
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         return False
-    return _rows(x) is not None and not torch.is_autocast_enabled(x.device.type)
+    return (x.is_contiguous() or _rows(x) is not None) and not torch.is_autocast_enabled(x.device.type)
 
 
 def forward(module, state, *args, **kwargs):
-    x = _only(args, kwargs)
-    rows = _rows(x)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    programs = triton.cdiv(rows.shape[0], state["rows"])
-    weight, row_stride = _weight(module), rows.stride(0)
-    sizes = (rows.shape[1], state["block"], state["rows"], state["offset"], state["round"])
-    arguments = (rows, weight, out, rows.shape[0], row_stride, state["eps"], *sizes)
-    with _on_device_of(x):
-        _launch(_rms_norm, programs, state, (row_stride, *_aligned(rows, weight, out)), arguments, state["num_warps"])
+    x, weight = _only(args, kwargs), _weight(module)
+    width = x.shape[-1]
+    if x.is_contiguous():
+        out, count, row_stride = torch.empty_like(x), x.numel() // width, width
+    else:
+        out, count, row_stride = torch.empty(x.shape, dtype=x.dtype, device=x.device), x.numel() // width, _rows(x).stride(0)
+    at_once = state["rows"]
+    sizes = (count, row_stride, state["eps"], width, state["block"], at_once, state["offset"], state["round"])
+    _launch(_rms_norm, (count + at_once - 1) // at_once, state, (row_stride,), (x, weight, out), sizes, state["num_warps"])
     return out
 
 
-def _launch(kernel, programs, state, key, arguments, num_warps):
-    """Run `kernel`, from its second call with this key on without Triton's own path: binding and specialising anew costs the host
-    30 us and more per call, many times what a decode step's kernel takes on the GPU. `key` holds whatever the compiler specialises on.
+def _launch(kernel, programs, state, key, tensors, sizes, num_warps):
+    """Run `kernel` on the tensors' GPU. From its second call with this key on it goes without Triton's own path: binding and specialising
+    anew costs the host 30 us and more per call, many times what a decode step's kernel takes on the GPU. `key` holds what the compiler
+    specialises on besides the addresses; those are handed over as numbers, which saves a query of the driver for each.
     """
+    device = tensors[0].get_device()
+    if device >= 0 and device != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            _launch(kernel, programs, state, key, tensors, sizes, num_warps)
+        return
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    key = (*key, *[address & 15 == 0 for address in addresses])
     compiled = state.get(key)
     if compiled is None:
-        state[key] = kernel[(programs,)](*arguments, num_warps=num_warps)  # None where kernels are interpreted
+        state[key] = kernel[(programs,)](*tensors, *sizes, num_warps=num_warps)  # None where kernels are interpreted
     else:
-        compiled[(programs, 1, 1)](*arguments)
-
-
-def _aligned(*tensors):
-    """Which of the tensors start at a multiple of 16 bytes: the compiler counts on it where it holds."""
-    return tuple(tensor.data_ptr() % 16 == 0 for tensor in tensors)
+        compiled[(programs, 1, 1)](*addresses, *sizes)
 
 
 def _only(args, kwargs):
@@ -118,13 +119,6 @@ def _rows(x):
     except RuntimeError:
         return None
     return rows if rows.stride(1) == 1 or rows.shape[1] == 1 else None
-
-
-def _on_device_of(x):
-    """Launches go to the tensor's GPU, which need not be the thread's current one."""
-    if not x.is_cuda or x.device.index == torch.cuda.current_device():
-        return contextlib.nullcontext()
-    return torch.cuda.device(x.device)
 
 
 def _weight(module):

@@ -6,8 +6,6 @@ discretisation, the in-place state update, read-out, skip and gate. The projecti
 GPUs, bfloat16, float16 and float32.
 """
 
-import contextlib
-
 import torch
 import torch.nn.functional as F
 import triton
@@ -170,31 +168,31 @@ def forward(module, state, *args, **kwargs):
     stride, bias = projected.stride(0), conv.weight if conv.bias is None else conv.bias
     conv_sizes = (channels, conv.kernel_size[0], wide, conv.bias is not None)
     sizes = (channels, width, dt_proj.in_features, state["block_n"], state["block_r"], block)
-    with _on_device_of(x):
-        conv_arguments = (projected, window, conv.weight, bias, u, stride, *conv_sizes)
-        key = ("conv", stride, *_aligned(projected, window, u))
-        _launch(_conv_step, batch * triton.cdiv(channels, wide), state, key, conv_arguments, 2)
-        projections = module.x_proj(u)
-        arguments = (u, projections, dt_proj.weight, dt_proj.bias, module.A_log, module.D, gate, ssm, y, stride, *sizes)
-        key = ("state", stride, ssm.dtype, *_aligned(u, projections, gate, ssm, y))
-        _launch(_state_step, batch * triton.cdiv(channels, block), state, key, arguments, state["num_warps"])
+    conv_tensors = (projected, window, conv.weight, bias, u)
+    _launch(_conv_step, batch * triton.cdiv(channels, wide), state, ("conv", stride), conv_tensors, (stride, *conv_sizes), 2)
+    tensors = (u, module.x_proj(u), dt_proj.weight, dt_proj.bias, module.A_log, module.D, gate, ssm, y)
+    programs, key = batch * triton.cdiv(channels, block), ("state", stride, ssm.dtype)
+    _launch(_state_step, programs, state, key, tensors, (stride, *sizes), state["num_warps"])
     return module.out_proj(y)
 
 
-def _launch(kernel, programs, state, key, arguments, num_warps):
-    """Run `kernel`, from its second call with this key on without Triton's own path: binding and specialising anew costs the host
-    30 us and more per call, many times what a decode step's kernel takes on the GPU. `key` holds whatever the compiler specialises on.
+def _launch(kernel, programs, state, key, tensors, sizes, num_warps):
+    """Run `kernel` on the tensors' GPU. From its second call with this key on it goes without Triton's own path: binding and specialising
+    anew costs the host 30 us and more per call, many times what a decode step's kernel takes on the GPU. `key` holds what the compiler
+    specialises on besides the addresses; those are handed over as numbers, which saves a query of the driver for each.
     """
+    device = tensors[0].get_device()
+    if device >= 0 and device != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            _launch(kernel, programs, state, key, tensors, sizes, num_warps)
+        return
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    key = (*key, *[address & 15 == 0 for address in addresses])
     compiled = state.get(key)
     if compiled is None:
-        state[key] = kernel[(programs,)](*arguments, num_warps=num_warps)  # None where kernels are interpreted
+        state[key] = kernel[(programs,)](*tensors, *sizes, num_warps=num_warps)  # None where kernels are interpreted
     else:
-        compiled[(programs, 1, 1)](*arguments)
-
-
-def _aligned(*tensors):
-    """Which of the tensors start at a multiple of 16 bytes: the compiler counts on it where it holds."""
-    return tuple(tensor.data_ptr() % 16 == 0 for tensor in tensors)
+        compiled[(programs, 1, 1)](*addresses, *sizes)
 
 
 def _states(module, cache):
@@ -231,13 +229,6 @@ def _read(args, kwargs):
 
 def _needs_grad(module, x):
     return torch.is_grad_enabled() and (x.requires_grad or any(p.requires_grad for p in module.parameters()))
-
-
-def _on_device_of(x):
-    """Launches go to the tensor's GPU, which need not be the thread's current one."""
-    if not x.is_cuda or x.device.index == torch.cuda.current_device():
-        return contextlib.nullcontext()
-    return torch.cuda.device(x.device)
 
 
 def matches(module):

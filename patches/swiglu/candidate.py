@@ -6,8 +6,6 @@ stay where they are: nothing is packed, no memory is doubled, and the projection
 Also takes MLPs whose gate and up projections are one packed layer (Phi-3). NVIDIA GPUs, bfloat16, float16 and float32.
 """
 
-import contextlib
-
 import torch
 import triton
 import triton.language as tl
@@ -60,44 +58,41 @@ def forward(module, state, *args, **kwargs):
         width = gate.shape[-1]
     if gate.stride(-1) != 1 or up.stride(-1) != 1:
         gate, up = gate.contiguous(), up.contiguous()
-    out = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
-    rows = out.numel() // width
-    gate_rows, up_rows = gate.reshape(rows, width), up.reshape(rows, width)
-    programs = rows * triton.cdiv(width, state["block"])
-    strides = (gate_rows.stride(0), up_rows.stride(0))
-    arguments = (gate_rows, up_rows, out, *strides, width, state["block"])
-    with _on_device_of(x):
-        _launch(_silu_product, programs, state, (*strides, *_aligned(gate_rows, up_rows, out)), arguments, state["num_warps"])
+    if gate.is_contiguous() and up.is_contiguous():
+        out, strides = torch.empty_like(gate), (width, width)
+    else:
+        out = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
+        gate, up = gate.reshape(-1, width), up.reshape(-1, width)
+        strides = (gate.stride(0), up.stride(0))
+    programs = out.numel() // width * triton.cdiv(width, state["block"])
+    sizes = (*strides, width, state["block"])
+    _launch(_silu_product, programs, state, strides, (gate, up, out), sizes, state["num_warps"])
     return getattr(module, roles[-1])(out)
 
 
-def _launch(kernel, programs, state, key, arguments, num_warps):
-    """Run `kernel`, from its second call with this key on without Triton's own path: binding and specialising anew costs the host
-    30 us and more per call, many times what a decode step's kernel takes on the GPU. `key` holds whatever the compiler specialises on.
+def _launch(kernel, programs, state, key, tensors, sizes, num_warps):
+    """Run `kernel` on the tensors' GPU. From its second call with this key on it goes without Triton's own path: binding and specialising
+    anew costs the host 30 us and more per call, many times what a decode step's kernel takes on the GPU. `key` holds what the compiler
+    specialises on besides the addresses; those are handed over as numbers, which saves a query of the driver for each.
     """
+    device = tensors[0].get_device()
+    if device >= 0 and device != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            _launch(kernel, programs, state, key, tensors, sizes, num_warps)
+        return
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    key = (*key, *[address & 15 == 0 for address in addresses])
     compiled = state.get(key)
     if compiled is None:
-        state[key] = kernel[(programs,)](*arguments, num_warps=num_warps)  # None where kernels are interpreted
+        state[key] = kernel[(programs,)](*tensors, *sizes, num_warps=num_warps)  # None where kernels are interpreted
     else:
-        compiled[(programs, 1, 1)](*arguments)
-
-
-def _aligned(*tensors):
-    """Which of the tensors start at a multiple of 16 bytes: the compiler counts on it where it holds."""
-    return tuple(tensor.data_ptr() % 16 == 0 for tensor in tensors)
+        compiled[(programs, 1, 1)](*addresses, *sizes)
 
 
 def _only(args, kwargs):
     """The one tensor among the arguments, or None if there is anything else that is not None."""
     found = [value for value in (*args, *kwargs.values()) if value is not None]
     return found[0] if len(found) == 1 and isinstance(found[0], torch.Tensor) and found[0].dim() > 1 else None
-
-
-def _on_device_of(x):
-    """Launches go to the tensor's GPU, which need not be the thread's current one."""
-    if not x.is_cuda or x.device.index == torch.cuda.current_device():
-        return contextlib.nullcontext()
-    return torch.cuda.device(x.device)
 
 
 def matches(module):

@@ -61,6 +61,24 @@ def test_kernels_are_interpreted_and_compiled_for_the_target(task: Path, tmp_pat
     assert isinstance(verdict, Passed) == all((fact.shared_bytes or 0) == 0 for fact in verdict.kernels)
 
 
+def test_a_kernel_that_is_launched_in_the_first_call_alone_is_seen(task: Path, tmp_path: Path) -> None:
+    """As with a candidate that keeps the compiled kernel and launches that from its second call on."""
+    text = KERNEL.read_text().replace("def forward(module, state, x):", "def _launched(module, state, x):")
+    text = text.replace(
+        "def prepare(module, rows):\n    return rows", "def prepare(module, rows):\n    return {'rows': rows, 'warm': False}"
+    )
+    candidate = tmp_path / "candidate.py"
+    candidate.write_text(
+        text + "\n\ndef forward(module, state, x):\n    if not state['warm']:\n        _launched(module, state['rows'], x)\n"
+        "        state['warm'] = True\n    return x / (x.abs().mean(-1, keepdim=True) + module.eps) * module.weight\n"
+    )
+    with Sandbox(tmp_path / "home") as sandbox:
+        verdict = judge_candidate(task, candidate, {"capabilities": [90], "gate_seconds": 0.0}, sandbox, sys.executable)
+    assert isinstance(verdict, Passed), verdict.reason
+    assert verdict.language == "triton"
+    assert {fact.kernel for fact in verdict.kernels} == {"_norm"}
+
+
 def test_unusable_input_is_named(task: Path, tmp_path: Path) -> None:
     (tmp_path / "latin.py").write_bytes("# caf\xe9".encode("latin-1"))
     with Sandbox(tmp_path / "home") as sandbox:
