@@ -31,6 +31,8 @@ class JobRow(Base):
     __table_args__ = (
         CheckConstraint("status in ('queued', 'running', 'succeeded', 'failed', 'cancelled')", name="status"),
         Index(None, "created_at"),
+        Index(None, "status", "created_at"),
+        Index(None, "owner", "created_at"),
     )
 
     id: Mapped[str] = mapped_column(_NAME, primary_key=True)
@@ -41,6 +43,11 @@ class JobRow(Base):
     created_at: Mapped[str] = mapped_column(_TIME)
     ended_at: Mapped[str | None] = mapped_column(_TIME)
     cancel_requested_at: Mapped[str | None] = mapped_column(_TIME)
+    owner: Mapped[str | None] = mapped_column(_NAME)  # id of the API key that submitted it; None: this machine's own user
+    attempts: Mapped[int] = mapped_column(default=0, server_default="0")  # how often a worker has taken it
+    lease_holder: Mapped[str | None] = mapped_column(_NAME)  # the worker that runs it
+    lease_expires_at: Mapped[str | None] = mapped_column(_TIME)
+    not_before: Mapped[str | None] = mapped_column(_TIME)  # after a failed attempt: when the next one may begin
 
 
 class StageRunRow(Base):
@@ -107,3 +114,34 @@ class EventRow(Base):
     job_id: Mapped[str] = mapped_column(_NAME, ForeignKey("jobs.id", ondelete="CASCADE"))
     at: Mapped[str] = mapped_column(_TIME)
     event: Mapped[dict[str, Any]]
+
+
+class ApiKeyRow(Base):
+    __tablename__ = "api_keys"
+    __table_args__ = (UniqueConstraint("digest"),)
+
+    id: Mapped[str] = mapped_column(_NAME, primary_key=True)
+    name: Mapped[str] = mapped_column(_NAME)
+    digest: Mapped[str] = mapped_column(String(64))  # sha256 of the key, which has 256 random bits and is stored nowhere
+    facts: Mapped[dict[str, Any]]  # scopes and limits
+    created_at: Mapped[str] = mapped_column(_TIME)
+    revoked_at: Mapped[str | None] = mapped_column(_TIME)
+    last_used_at: Mapped[str | None] = mapped_column(_TIME)
+
+
+class IdempotencyKeyRow(Base):
+    __tablename__ = "idempotency_keys"
+
+    owner: Mapped[str] = mapped_column(_NAME, primary_key=True)  # an API key's id, or "local"
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    body_sha256: Mapped[str] = mapped_column(String(64))
+    job_id: Mapped[str] = mapped_column(_NAME, ForeignKey("jobs.id", ondelete="CASCADE"))
+    created_at: Mapped[str] = mapped_column(_TIME)
+
+
+class DeviceLeaseRow(Base):
+    __tablename__ = "device_leases"
+
+    device: Mapped[str] = mapped_column(String(128), primary_key=True)  # a GPU's UUID, or "HOST/cpu"
+    holder: Mapped[str] = mapped_column(_NAME)
+    expires_at: Mapped[str] = mapped_column(_TIME)
