@@ -3,7 +3,8 @@
 The error of a float tensor is the largest |patched - unpatched| of a row (last dimension) over that row's largest magnitude. Allowed is the
 largest of: FLOOR eps of the dtype; NOISE times the difference between two unpatched runs; GROWTH times what rounding noise at the
 patched modules grows into at this place, measured by a run with such noise, since a deep or badly conditioned model amplifies rounding.
-Never more than CAP, which an output of zeros or another layer's output does not meet.
+Never more than CAP, which an output of zeros or another layer's output does not meet. Where noise grows beyond CAP, whole runs can't be
+compared at all, and patches are compared with the originals site by site, see site_check.py.
 """
 
 import math
@@ -45,3 +46,8 @@ def allowance(dtype: torch.dtype, noise: float, growth: float) -> float:
     """The error that a tensor of this dtype may have, given two unpatched runs' difference and the grown rounding noise."""
     floor = FLOOR.get(dtype, 4.0) * torch.finfo(dtype).eps
     return min(CAP, max(floor, NOISE * noise, GROWTH * growth))
+
+
+def amplified(off: float, growth: float) -> bool:
+    """Whether an error lies beyond CAP alone: rounding noise at the patched modules grows as far."""
+    return off <= GROWTH * growth

@@ -192,6 +192,35 @@ def test_a_mamba_prefill_patch_of_the_library_model(tmp_path: Path) -> None:
     assert "logits" in failed(tried(workload, scaled))
 
 
+class Chaotic(SmallLM):
+    """Its logits double every rounding error sixty times, so that two right runs have nothing in common."""
+
+    def forward(self, ids: torch.Tensor, memory: Memory | None = None) -> torch.Tensor:
+        z = torch.sigmoid(super().forward(ids, memory))
+        for _ in range(60):
+            z = 3.99 * z * (1.0 - z)
+        return z
+
+
+@pytest.mark.parametrize(("source", "right"), [(FASTER, True), (WRONG, False), (FORGETFUL, False)], ids=["right", "wrong", "no state"])
+def test_where_rounding_decides_everything_sites_are_compared_on_the_same_inputs(source: str, right: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Chaotic().eval()
+    before = portrait(model)
+    workload = workload_of(recorded(model, "generate", torch.randint(0, 40, (1, 48)), 3))
+    result = tried(workload, patch(workload.drivers[0], "SlowMixer", "prefill", source, tmp_path))
+    checks = {check["name"]: check for check in result["checks"]}
+    assert checks["sites"]["passed"] is right, checks["sites"]["detail"]
+    assert (failed(result) == []) is right, checks
+    if right:
+        assert checks["tokens"]["excused"]
+        assert "amplifies" in checks["tokens"]["detail"]
+        assert "2 calls at 2 sites" in checks["sites"]["detail"]
+    assert bool(result["baseline_ms"]) is right
+    assert result["restored"]
+    assert portrait(model) == before
+
+
 IDENTITY = '''"""The original once more."""
 
 
