@@ -324,7 +324,7 @@ class Judge:
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
-        self._key: tuple[str, Options] | None = None
+        self._key: tuple[str, int, str | None] | None = None
         self._bench: Bench | None = None
 
     def judge(self, payload: dict[str, Any]) -> dict[str, Any]:
@@ -366,7 +366,7 @@ class Judge:
         return device
 
     def _ready(self, folder: Path, options: Options) -> Bench:
-        key = (str(folder.resolve()), options)
+        key = (str(folder.resolve()), options.seed, options.device)
         if self._key != key or self._bench is None:
             try:
                 self._bench = Bench.open(folder, options)
@@ -375,6 +375,7 @@ class Judge:
             except NotReproducible as error:
                 raise Refused("task_not_reproducible", str(error)) from error
             self._key = key
+        self._bench.options = options
         self._bench.dropped = 0
         return self._bench
 

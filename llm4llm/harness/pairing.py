@@ -1,11 +1,10 @@
 """Paired times of a recorded workload with applied patches off and on."""
 
-import gc
 import time
 from typing import Any
 
 from llm4llm.harness.applying import Applier
-from llm4llm.harness.replay import timed
+from llm4llm.harness.replay import settled_heap, timed
 from llm4llm.harness.workload import DriverEntry, Workload
 
 METHOD = (
@@ -35,14 +34,14 @@ def paired(workload: Workload, applier: Applier, most: int, limit_s: float) -> d
     for name in samples:  # warm-up
         switches[name]()
         _pass_ms(drivers)
-    gc.collect()
-    for pair in range(most):
-        spent = time.perf_counter() - started
-        if pair >= LEAST_PAIRS and spent * (pair + 3) / (pair + 2) > limit_s:  # the warm-up took about two pairs' time
-            break
-        for name in ("baseline", "patched") if pair % 2 == 0 else ("patched", "baseline"):
-            switches[name]()
-            samples[name].append(_pass_ms(drivers))
+    with settled_heap():
+        for pair in range(most):
+            spent = time.perf_counter() - started
+            if pair >= LEAST_PAIRS and spent * (pair + 3) / (pair + 2) > limit_s:  # the warm-up took about two pairs' time
+                break
+            for name in ("baseline", "patched") if pair % 2 == 0 else ("patched", "baseline"):
+                switches[name]()
+                samples[name].append(_pass_ms(drivers))
     applier.enable()
     return {"baseline_ms": samples["baseline"], "patched_ms": samples["patched"], "method": METHOD}
 

@@ -1,5 +1,6 @@
 """Repeat a driver call faithfully: fresh copies of its inputs, the state it began with, and everything put back afterwards."""
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -74,6 +75,20 @@ def _run(call: Callable[..., Any], example: Example, inputs: list[Any], *, timin
         found.update(returned_at(result, index, wanted))
         results.append(result)
     return spent_ms, results
+
+
+@contextmanager
+def settled_heap() -> Iterator[None]:
+    """For timing: what is alive now is left out of garbage collections, which else walk every object of a big model's process at random times.
+
+    Everything that is made inside is collected as usual.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _no_fence() -> None:

@@ -1,6 +1,5 @@
 """Patches tried on the live models: the same results, the time they save in place, and everything as before afterwards."""
 
-import gc
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -11,7 +10,7 @@ from llm4llm.harness.agreement import Agreement, Finding
 from llm4llm.harness.arms import Arms, arms, difference, portrait
 from llm4llm.harness.evidence import Evidence, Jitter, Leaf, observe
 from llm4llm.harness.nested import same_tensor
-from llm4llm.harness.replay import timed
+from llm4llm.harness.replay import settled_heap, timed
 from llm4llm.harness.site_check import SiteComparison, compare_sites
 from llm4llm.harness.workload import DriverEntry, RootEntry, Workload
 
@@ -209,17 +208,17 @@ def _measure(variants: Arms, drivers: Sequence[DriverEntry], payload: dict[str, 
     costs = {driver.id: _pass_seconds(driver) for driver in drivers}
     chosen = _representative(drivers, costs, limit_s / (2 * least))
     result.method = _method(drivers, chosen)
-    gc.collect()
-    while len(result.baseline_ms) < most:
-        spent = time.perf_counter() - started
-        pairs = len(result.baseline_ms)
-        each = spent / (pairs + 1)
-        if (pairs >= least and spent + each > limit_s) or spent > 3.0 * limit_s or _plain_to_see(result, float(payload["clear_above"])):
-            break
-        order: tuple[Literal["base", "full"], ...] = ("base", "full") if pairs % 2 == 0 else ("full", "base")
-        taken = {name: _pass_ms(variants.switch[name], chosen) for name in order}
-        result.baseline_ms.append(taken["base"])
-        result.patched_ms.append(taken["full"])
+    with settled_heap():
+        while len(result.baseline_ms) < most:
+            spent = time.perf_counter() - started
+            pairs = len(result.baseline_ms)
+            each = spent / (pairs + 1)
+            if (pairs >= least and spent + each > limit_s) or spent > 3.0 * limit_s or _plain_to_see(result, float(payload["clear_above"])):
+                break
+            order: tuple[Literal["base", "full"], ...] = ("base", "full") if pairs % 2 == 0 else ("full", "base")
+            taken = {name: _pass_ms(variants.switch[name], chosen) for name in order}
+            result.baseline_ms.append(taken["base"])
+            result.patched_ms.append(taken["full"])
     variants.off()
 
 

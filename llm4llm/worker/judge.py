@@ -9,7 +9,7 @@ from llm4llm.sandbox import Sandbox
 from llm4llm.schema.job import Job
 from llm4llm.schema.task import Task
 from llm4llm.schema.verdict import Failed, Verdict
-from llm4llm.stages.verdict.judging import judge_candidate
+from llm4llm.stages.verdict.judging import KeptJudge
 
 _SEED = 0
 _HELD_OUT_SEED = 20_011  # any other number: inputs drawn from it were never shown to an agent
@@ -24,8 +24,7 @@ class JobJudge:
     """Implements the stages' Judge for one job."""
 
     def __init__(self, sandbox: Sandbox, job: Job) -> None:
-        self._sandbox = sandbox
-        self._python = job.request.python
+        self._judge = KeptJudge(sandbox, job.request.python)
 
     def __call__(self, task: Task, candidate_file: Path, *, time_limit_s: float, held_out: bool = False) -> Verdict:
         """The verdict; a judge that fails is the verdict `failed` with its reason, so that one bad task never ends a job."""
@@ -35,10 +34,18 @@ class JobJudge:
         options = judge_options(task.target, time_limit_s, seed)
         if held_out:
             options["seconds"] = min(options["seconds"], _MAX_HELD_OUT_TIMING_S)
+            self._judge.close()  # held-out inputs are judged in a fresh process
         try:
-            return judge_candidate(Path(task.folder), candidate_file, options, self._sandbox, self._python)
+            return self._judge(Path(task.folder), candidate_file, options)
         except (BadTaskFolder, BadCandidate, StageError) as error:
             return Failed(kind=error.code, reason=str(error))
+        finally:
+            if held_out:
+                self._judge.close()  # and nothing may lie on the GPU while patches are timed in the model
+
+    def close(self) -> None:
+        """End what is still running."""
+        self._judge.close()
 
 
 def judge_options(target: str, time_limit_s: float, seed: int = _SEED) -> dict[str, Any]:

@@ -35,10 +35,11 @@ def run_job(job_id: str, settings: Settings, progress: Progress) -> Job:
         folder = job_folder(settings.home, job_id)
         with job_lock(folder, job_id), orderly_end(), Sandbox(settings.home) as sandbox:
             clock = SystemClock()
-            host = LiveHost(sandbox, _setting(job, settings))
+            host, judge = LiveHost(sandbox, _setting(job, settings)), JobJudge(sandbox, job)
             try:
-                job = advance(job_id, store, _tools(job, store, host, progress, clock), _plan())
+                job = advance(job_id, store, _tools(job, store, host, judge, progress, clock), _plan())
             finally:
+                judge.close()
                 host.close()
             if job.status in ENDED:
                 clear_ended(folder, job)
@@ -52,10 +53,10 @@ def _setting(job: Job, settings: Settings) -> HostSetting:
     return HostSetting(job, job_folder(settings.home, job.id), Limits(memory_bytes=memory), settings.script_time_limit_s)
 
 
-def _tools(job: Job, store: Store, host: LiveHost, progress: Progress, clock: Clock) -> Tools:
+def _tools(job: Job, store: Store, host: LiveHost, judge: JobJudge, progress: Progress, clock: Clock) -> Tools:
     return Tools(
         host=host,
-        judge=JobJudge(host.sandbox, job),
+        judge=judge,
         confirm=Confirmation(host.sandbox, host.setting, store),
         clock=clock,
         progress=progress,

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import nn
 
+PHASES = ("prefill", "forward", "encode")  # whole sequences, from an empty state
 CONFIGS = [
     {"conv_steps": 16, "conv_channels": 128},
     {"conv_steps": 32, "conv_channels": 64},

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+PHASES = ("prefill", "forward", "encode")  # whole sequences, from an empty state
 CONFIGS = [{"chunk": 64}, {"chunk": 32}, {"chunk": 128}]
 _CHUNK_ELEMENTS = 1 << 22  # bound on time * batch * state * channels of one working buffer: 16 MiB of float32
 _CHILDREN = ("in_proj", "x_proj", "dt_proj", "out_proj")

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+PHASES = ("decode",)  # one new token, with a state from before
 _CHILDREN = ("in_proj", "x_proj", "dt_proj", "out_proj")
 _HOOKS = (
     "_forward_hooks",

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import nn
 
+PHASES = ("prefill", "forward", "encode")  # whole sequences, from an empty state
 CONFIGS = [
     {"channels": 2, "chunk": 32, "num_warps": 1},
     {"channels": 2, "chunk": 64, "num_warps": 4},

@@ -11,7 +11,7 @@ from llm4llm.errors import BadArguments, BadCandidate, BadTaskFolder
 from llm4llm.harness import taskfile
 from llm4llm.sandbox import Sandbox
 from llm4llm.schema.verdict import Passed, Rejected
-from llm4llm.stages.verdict.judging import judge_candidate
+from llm4llm.stages.verdict.judging import KeptJudge, judge_candidate
 
 HONEST = CORPUS / "candidates" / "honest_norm_two_lines.py"
 KERNEL = CORPUS / "candidates" / "honest_norm_kernel.py"
@@ -77,6 +77,30 @@ def test_a_kernel_that_is_launched_in_the_first_call_alone_is_seen(task: Path, t
     assert isinstance(verdict, Passed), verdict.reason
     assert verdict.language == "triton"
     assert {fact.kernel for fact in verdict.kernels} == {"_norm"}
+
+
+def test_a_kept_judge_judges_each_candidate_afresh(task: Path, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("def forward(module, state, x):\n    return x / (x.abs().mean(-1, keepdim=True) + module.eps)\n")
+    dead = tmp_path / "dead.py"
+    dead.write_text("import os\n\n\ndef forward(module, state, x):\n    os.abort()\n")
+    quick = {"seconds": 1.0, "gate_seconds": 0.0}
+    with Sandbox(tmp_path / "home") as sandbox, KeptJudge(sandbox, sys.executable) as judge:
+        assert isinstance(judge(task, HONEST, quick), Passed)
+        first = judge._child
+        outcomes = [judge(task, candidate, quick).outcome for candidate in (wrong, dead, HONEST)]
+        assert judge._child is first
+        with pytest.raises(BadCandidate):
+            judge(task, tmp_path / "absent.py", quick)
+        slow = judge(task, HONEST, {**quick, "seed": 5})
+        (tmp_path / "other").mkdir()
+        other = corpus_task(tmp_path / "other", "MeanNorm")
+        assert isinstance(judge(other, HONEST, quick), Passed)
+        assert judge._child is not first
+        assert first is not None
+        assert not first.alive
+    assert outcomes == ["incorrect", "rejected", "passed"]
+    assert isinstance(slow, Passed)
 
 
 def test_unusable_input_is_named(task: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a seed's file says about the device it needs, read without running it."""
+"""What a seed's file says about where it fits, read without running it."""
 
 import ast
 from pathlib import Path
@@ -14,3 +14,11 @@ def needs_cuda(seed: Path) -> bool:
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             imported.add(node.module.split(".")[0])
     return "triton" in imported
+
+
+def phases(seed: Path) -> frozenset[str] | None:
+    """Phases named by a constant `PHASES = ("decode", ...)`; None for a file that names none and is for all of them."""
+    for node in ast.parse(seed.read_bytes(), filename=str(seed)).body:
+        if isinstance(node, ast.Assign) and any(isinstance(name, ast.Name) and name.id == "PHASES" for name in node.targets):
+            return frozenset(ast.literal_eval(node.value))
+    return None

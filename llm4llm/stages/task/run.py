@@ -15,7 +15,7 @@ from llm4llm.schema.profile import Hotspot, ProfileReport
 from llm4llm.schema.reason import Reason
 from llm4llm.schema.selection import Selection
 from llm4llm.schema.task import Task
-from llm4llm.stages.task.needs import needs_cuda
+from llm4llm.stages.task.needs import needs_cuda, phases
 from llm4llm.stages.tools import Failed, Ok, Tools
 
 MIN_SHARE = 0.01  # below it, even a patch that takes no time gains less than 1 %
@@ -82,14 +82,17 @@ def _matches(spots: list[Hotspot], wanted: Wanted, tools: Tools, skipped: dict[s
         return {}
     matches: dict[str, tuple[str, ...]] = {}
     cuda_only = {seed.name for seed in wanted.seeds if needs_cuda(seed.path)}
+    only = {seed.name: phases(seed.path) for seed in wanted.seeds}
     devices = {root.id: root.devices for root in wanted.capture.roots}
     for spot in spots:
         named = tuple(answer.result["matches"].get(spot.id, ()))
         on_gpu = any(device.startswith("cuda") for device in devices.get(spot.root, ()))
-        matches[spot.id] = tuple(name for name in named if on_gpu or name not in cuda_only)
+        fitting = [name for name in named if (on_gpu or name not in cuda_only) and spot.phase in (only[name] or {spot.phase})]
+        matches[spot.id] = tuple(sorted(fitting, key=lambda name: name not in cuda_only))  # kernels first: on a GPU they win more often
         if wanted.every_hotspot or matches[spot.id]:
             continue
-        skipped[spot.id] = _no_seed(spot, named, len(cuda_only) if not on_gpu else 0)
+        misplaced = tuple(name for name in named if spot.phase in (only[name] or {spot.phase}))
+        skipped[spot.id] = _no_seed(spot, misplaced, len(cuda_only) if not on_gpu else 0)
     return matches
 
 

@@ -26,6 +26,20 @@ _FILE_BYTES = 4 << 30
 _PROCESSES = 64
 
 
+def child_spec(module: str, python: str, scratch: Path, wall_s: float | None, environment: Mapping[str, str]) -> ChildSpec:
+    """Candidates and compilers run generated code: with a time limit, without network, with few processes. The judge runs none."""
+    trusted = wall_s is None
+    limits = Limits(
+        wall_s=wall_s,
+        memory_bytes=None if trusted else int(_MEMORY_SHARE * _machine_memory_bytes()),
+        processes=None if trusted else _PROCESSES,
+        file_bytes=_FILE_BYTES,
+        network=trusted,
+    )
+    own = {**scrubbed(os.environ), "TMPDIR": str(scratch), **environment}
+    return ChildSpec(module=module, python=python, working_directory=scratch, environment=own, limits=limits)
+
+
 @dataclass
 class _Started:
     """The children of one judgement, by the socket that they connect to."""
@@ -49,27 +63,13 @@ class _Started:
             self.threads.append(thread)
             thread.start()
 
-    def spec(self, module: str, environment: Mapping[str, str], *, trusted: bool) -> ChildSpec:
-        """Candidates and compilers run generated code: without network, with few processes."""
-        limits = Limits(
-            wall_s=self.time_limit_s,
-            memory_bytes=None if trusted else int(_MEMORY_SHARE * _machine_memory_bytes()),
-            processes=None if trusted else _PROCESSES,
-            file_bytes=_FILE_BYTES,
-            network=trusted,
-        )
-        return ChildSpec(
-            module=module,
-            python=self.python,
-            working_directory=self.scratch,
-            environment={**scrubbed(os.environ), "TMPDIR": str(self.scratch), **environment},
-            limits=limits,
-        )
+    def spec(self, module: str, environment: Mapping[str, str]) -> ChildSpec:
+        return child_spec(module, self.python, self.scratch, self.time_limit_s, environment)
 
     def _spawn(self, wanted: dict[str, Any]) -> None:
         socket = str(wanted["socket"])
         try:
-            self.children[socket] = self.sandbox.start(self.spec(wanted["module"], wanted["environment"], trusted=False))
+            self.children[socket] = self.sandbox.start(self.spec(wanted["module"], wanted["environment"]))
         except Exception as error:  # the judge waits for a process: it has to hear that there is none
             _write_fate(socket, {"kind": "not_started", "reason": str(error), "exit_code": None, "stderr_tail": ""})
 
@@ -88,7 +88,7 @@ class _Started:
         answer: dict[str, Any]
         try:
             # the compiler must not interpret, whatever the user's environment says
-            spec = self.spec("llm4llm.harness.kernels", {"TRITON_INTERPRET": "0"}, trusted=False)
+            spec = self.spec("llm4llm.harness.kernels", {"TRITON_INTERPRET": "0"})
             with self.sandbox.start(spec) as child:
                 payload = {key: wanted[key] for key in ("candidate", "launches", "capability")}
                 made = child.request("compile", payload, _COMPILE_TIMEOUT_S)
@@ -105,29 +105,69 @@ class _Started:
             thread.join()
 
 
-def judge_candidate(task_folder: Path, candidate_file: Path, options: Mapping[str, Any], sandbox: Sandbox, python: str) -> Verdict:
-    """One verdict from fresh processes.
+class KeptJudge:
+    """A judge process that stays for the next candidate of the same task, since starting one takes seconds, and with a GPU half a minute.
 
-    `options`: seed, seconds (for timing), gate_seconds, call_timeout_s, capabilities, shared_bytes, device, measure, and `time_limit_s` for
-    the whole judgement. Raises BadTaskFolder, BadCandidate or BadArguments for unusable input and StageError if the judge itself fails.
+    The judge never runs generated code; every candidate gets fresh processes of its own. Owned by the thread that uses it.
     """
-    task_folder, candidate_file = task_folder.resolve(), candidate_file.resolve()
-    _check_files(task_folder, candidate_file)
-    given = dict(options)
-    time_limit_s = float(given.pop("time_limit_s", _TIME_LIMIT_S))
-    # sockets' paths are limited to about 100 bytes, so the scratch folder lies directly below the system's
-    with tempfile.TemporaryDirectory(prefix="l4-") as place:
-        scratch = Path(place)
-        started = _Started(sandbox, python, scratch, time_limit_s)
-        payload = {"task": str(task_folder), "candidate": str(candidate_file), "options": {**given, "scratch": place}}
+
+    def __init__(self, sandbox: Sandbox, python: str) -> None:
+        self._sandbox, self._python = sandbox, python
+        self._open = contextlib.ExitStack()
+        self._task: Path | None = None
+        self._scratch = Path()
+        self._child: Child | None = None
+
+    def __call__(self, task_folder: Path, candidate_file: Path, options: Mapping[str, Any]) -> Verdict:
+        """One verdict.
+
+        `options`: seed, seconds (for timing), gate_seconds, call_timeout_s, capabilities, shared_bytes, device, measure, and
+        `time_limit_s` for the whole judgement. Raises BadTaskFolder, BadCandidate or BadArguments for unusable input and StageError if the
+        judge itself fails.
+        """
+        task_folder, candidate_file = task_folder.resolve(), candidate_file.resolve()
+        _check_files(task_folder, candidate_file)
+        given = dict(options)
+        time_limit_s = float(given.pop("time_limit_s", _TIME_LIMIT_S))
+        child = self._ready(task_folder)
+        started = _Started(self._sandbox, self._python, self._scratch, time_limit_s)
+        own = {**given, "scratch": str(self._scratch)}
+        payload = {"task": str(task_folder), "candidate": str(candidate_file), "options": own}
         try:
-            with sandbox.start(started.spec("llm4llm.harness.judge", {}, trusted=True)) as judge:
-                answer = judge.request("judge", payload, time_limit_s, started.hear)
+            answer = child.request("judge", payload, time_limit_s, started.hear)
         finally:
             started.close()
-    if isinstance(answer, Ok):
-        return _VERDICT.validate_python(answer.result)
-    raise _refusal(answer, task_folder, candidate_file)
+        if isinstance(answer, Ok):
+            return _VERDICT.validate_python(answer.result)
+        raise _refusal(answer, task_folder, candidate_file)
+
+    def close(self) -> None:
+        """End the process. Idempotent; the next verdict starts another."""
+        self._task = self._child = None
+        self._open.close()
+
+    def _ready(self, task_folder: Path) -> Child:
+        if self._child is not None and self._task == task_folder and self._child.alive:
+            return self._child
+        self.close()
+        # sockets' paths are limited to about 100 bytes, so the scratch folder lies directly below the system's
+        self._scratch = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="l4-")))
+        spec = child_spec("llm4llm.harness.judge", self._python, self._scratch, None, {})
+        self._child = self._open.enter_context(self._sandbox.start(spec))
+        self._task = task_folder
+        return self._child
+
+    def __enter__(self) -> "KeptJudge":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def judge_candidate(task_folder: Path, candidate_file: Path, options: Mapping[str, Any], sandbox: Sandbox, python: str) -> Verdict:
+    """One verdict from fresh processes; see KeptJudge for options and errors."""
+    with KeptJudge(sandbox, python) as judge:
+        return judge(task_folder, candidate_file, options)
 
 
 def _check_files(task_folder: Path, candidate_file: Path) -> None:

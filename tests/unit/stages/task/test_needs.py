@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from llm4llm.stages.task.needs import needs_cuda
+from llm4llm.stages.task.needs import needs_cuda, phases
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,17 @@ def test_triton_imports_tell(tmp_path: Path, text: str, expected: bool) -> None:
     file = tmp_path / "candidate.py"
     file.write_text(text)
     assert needs_cuda(file) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('PHASES = ("decode",)\n', {"decode"}),
+        ('import torch\n\nPHASES = ["prefill", "encode"]  # whole sequences\n', {"prefill", "encode"}),
+        ("def forward(module, state, x):\n    PHASES = ()\n", None),
+    ],
+)
+def test_phases_that_a_seed_is_for(tmp_path: Path, text: str, expected: set[str] | None) -> None:
+    file = tmp_path / "candidate.py"
+    file.write_text(text)
+    assert phases(file) == expected
