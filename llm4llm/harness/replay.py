@@ -79,7 +79,7 @@ def _run(call: Callable[..., Any], example: Example, inputs: list[Any], *, timin
 
 @contextmanager
 def settled_heap() -> Iterator[None]:
-    """For timing: what is alive now is left out of garbage collections, which else walk every object of a big model's process at random times.
+    """For timing: what is alive now is left out of garbage collections, which else walk every object of a big process at random times.
 
     Everything that is made inside is collected as usual.
     """
