@@ -100,8 +100,9 @@ def _normed(weight, state, index, x, residual=None, total=None):
     width = x.shape[-1]
     rows = x.numel() // width
     other, sum_ = (x, out) if residual is None else (residual, total)
-    sizes = (rows, state["eps"][index], width, state["block"], state["rows"], residual is not None, state["round"][index])
-    programs = triton.cdiv(rows, state["rows"])
+    at_once = state["rows"]
+    sizes = (rows, state["eps"][index], width, state["block"], at_once, residual is not None, state["round"][index])
+    programs = (rows + at_once - 1) // at_once
     _launch(_add_rms_norm, programs, state, (index,), (x, other, weight, sum_, out), sizes, state["num_warps"])
     return out
 

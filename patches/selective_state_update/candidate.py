@@ -125,6 +125,7 @@ def prepare(module, channels=16, num_warps=1):
     count, width = module.A_log.shape
     return {
         "channels": min(channels, triton.next_power_of_2(count)),
+        "wide": min(256, triton.next_power_of_2(count)),
         "num_warps": num_warps,
         "block_n": triton.next_power_of_2(width),
         "block_r": triton.next_power_of_2(module.dt_proj.in_features),
@@ -165,14 +166,14 @@ def forward(module, state, *args, **kwargs):
     gate = projected[..., channels:]
     u = torch.empty(batch, 1, channels, dtype=x.dtype, device=x.device)
     y = torch.empty_like(u)
-    wide = min(256, triton.next_power_of_2(channels))
+    wide = state["wide"]
     stride, bias = projected.stride(0), conv.weight if conv.bias is None else conv.bias
     conv_sizes = (channels, conv.kernel_size[0], wide, conv.bias is not None)
     sizes = (channels, width, dt_proj.in_features, state["block_n"], state["block_r"], block)
     conv_tensors = (projected, window, conv.weight, bias, u)
-    _launch(_conv_step, batch * triton.cdiv(channels, wide), state, ("conv", stride), conv_tensors, (stride, *conv_sizes), 2)
+    _launch(_conv_step, batch * ((channels + wide - 1) // wide), state, ("conv", stride), conv_tensors, (stride, *conv_sizes), 2)
     tensors = (u, module.x_proj(u), dt_proj.weight, dt_proj.bias, module.A_log, module.D, gate, ssm, y)
-    programs, key = batch * triton.cdiv(channels, block), ("state", stride, ssm.dtype)
+    programs, key = batch * ((channels + block - 1) // block), ("state", stride, ssm.dtype)
     _launch(_state_step, programs, state, key, tensors, (stride, *sizes), state["num_warps"])
     return module.out_proj(y)
 

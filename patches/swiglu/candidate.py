@@ -64,8 +64,9 @@ def forward(module, state, *args, **kwargs):
         out = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
         gate, up = gate.reshape(-1, width), up.reshape(-1, width)
         strides = (gate.stride(0), up.stride(0))
-    programs = out.numel() // width * triton.cdiv(width, state["block"])
-    sizes = (*strides, width, state["block"])
+    block = state["block"]
+    programs = out.numel() // width * ((width + block - 1) // block)
+    sizes = (*strides, width, block)
     _launch(_silu_product, programs, state, strides, (gate, up, out), sizes, state["num_warps"])
     return getattr(module, roles[-1])(out)
 
