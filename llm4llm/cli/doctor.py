@@ -114,9 +114,10 @@ def _cross_compile(facts: dict[str, Any]) -> Finding:
 def _sandbox(settings: Settings) -> Finding:
     with Sandbox(settings.home) as sandbox:
         facts = sandbox.facts()
-    if facts.prefix:
-        return Finding("sandbox", "ok", f"{facts.level}: limits, and candidates without network ({facts.reason})")
-    return Finding("sandbox", "limited", f"{facts.level}: candidates have limits but keep the network", facts.reason)
+    if facts.level == "full":
+        return Finding("sandbox", "ok", f"full: limits, candidates without network, and with files of their own alone ({facts.reason})")
+    missing = [name for name, there in (("the network", facts.prefix), ("a view of all files", facts.landlock)) if not there]
+    return Finding("sandbox", "limited", f"{facts.level}: candidates have limits but keep {' and '.join(missing)}", facts.reason)
 
 
 def _database(settings: Settings) -> Finding:

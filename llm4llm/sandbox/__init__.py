@@ -3,13 +3,14 @@
 from llm4llm.sandbox.answer import Failed, Ok, OnEvent
 from llm4llm.sandbox.child import Child
 from llm4llm.sandbox.environment import names_a_secret, scrubbed, with_given, without_secrets
-from llm4llm.sandbox.spec import ChildSpec, Limits
+from llm4llm.sandbox.spec import ChildSpec, Files, Limits
 from llm4llm.sandbox.start import Sandbox
 
 __all__ = [
     "Child",
     "ChildSpec",
     "Failed",
+    "Files",
     "Limits",
     "Ok",
     "OnEvent",

@@ -17,9 +17,9 @@ class Ok:
 
 @dataclass(frozen=True)
 class Failed:
-    """A child's failure: `timeout`, `died`, `oom`, `processes`, `protocol`, or the child's own error kind.
+    """A child's failure: `timeout`, `died`, `oom`, `processes`, `disk`, `protocol`, or the child's own error kind.
 
-    After one of the first five the child is gone; after an error of its own it still answers.
+    After one of the first six the child is gone; after an error of its own it still answers.
     """
 
     kind: str

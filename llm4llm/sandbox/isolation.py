@@ -1,4 +1,4 @@
-"""What this machine lets us take away from a child: its network, by a namespace of its own."""
+"""What this machine lets us take away from a child: its network, by a namespace of its own, and its view of files, by Landlock."""
 
 import os
 import shutil
@@ -6,31 +6,46 @@ import subprocess
 from dataclasses import dataclass
 from functools import cache
 
+from llm4llm.sandbox.landlock import abi
+
 _PROBE_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
 class Isolation:
-    """How a child is cut off from the network; an empty prefix means that this machine does not permit it."""
+    """How a child is cut off from network and files; an empty prefix means that this machine permits no network namespaces."""
 
-    level: str  # "network-off" or "limits-only"
     prefix: tuple[str, ...]  # put before the child's command line
+    landlock: int  # version of the kernel's interface, 0 without one
     reason: str
+
+    @property
+    def level(self) -> str:
+        """`full`: network and files; `network-off` or `files-only`: one of them; `limits-only`: neither."""
+        levels = {(True, True): "full", (True, False): "network-off", (False, True): "files-only", (False, False): "limits-only"}
+        return levels[bool(self.prefix), self.landlock > 0]
 
 
 @cache
 def isolation() -> Isolation:
     """Found by trying, once per process: without a user namespace first, because that keeps every device file accessible."""
+    version = abi()
+    files = f"Landlock {version}" if version else "no Landlock: a kernel from 5.13 on, with landlock in its list of security modules"
+    prefix, network = _network()
+    return Isolation(prefix, version, f"{network}; {files}")
+
+
+def _network() -> tuple[tuple[str, ...], str]:
     unshare = shutil.which("unshare")
     if unshare is None:
-        return Isolation("limits-only", (), "there is no unshare command; install util-linux")
+        return (), "no network namespace: there is no unshare command; install util-linux"
     own_network = (unshare, "--net", "--")
     own_user = (unshare, "--user", "--map-current-user", "--net", "--")
     if os.geteuid() == 0 and _works(own_network):
-        return Isolation("network-off", own_network, "own network namespace")
+        return own_network, "own network namespace"
     if _works(own_user):
-        return Isolation("network-off", own_user, "own user and network namespace")
-    return Isolation("limits-only", (), "this machine does not permit namespaces of our own; allow unprivileged user namespaces")
+        return own_user, "own user and network namespace"
+    return (), "no network namespace: this machine does not permit one; allow unprivileged user namespaces"
 
 
 def _works(prefix: tuple[str, ...]) -> bool:

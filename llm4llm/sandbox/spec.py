@@ -12,7 +12,18 @@ class Limits:
     memory_bytes: int | None = None  # resident, summed over the group
     processes: int | None = None
     file_bytes: int | None = None  # size of any one file that it writes
+    disk_bytes: int | None = None  # of all that lies in `disk_folders`
+    disk_folders: tuple[Path, ...] = ()
     network: bool = True  # False: cut off, where this machine permits that (see Sandbox.level)
+
+
+@dataclass(frozen=True)
+class Files:
+    """A confined child's view of the file system, where this machine permits that: readable but for `hidden`, writable below `writable`."""
+
+    hidden: tuple[Path, ...]  # folders whose content it can't see
+    visible: tuple[Path, ...] = ()  # exceptions inside of them
+    writable: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -28,4 +39,5 @@ class ChildSpec:
     arguments: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     limits: Limits = Limits()
+    files: Files | None = None  # None: whatever the user may
     channel: bool = True  # False for children that talk over a socket of their own

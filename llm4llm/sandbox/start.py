@@ -1,12 +1,15 @@
 """Starting children: staged harness, given environment, own session, limits, and a guardian for the day that we are killed."""
 
+import json
 import os
 import resource
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import TracebackType
 
+import llm4llm
 from llm4llm.errors import BadInterpreter, InfraError
 from llm4llm.sandbox.channel import ParentChannel
 from llm4llm.sandbox.child import Child
@@ -19,13 +22,20 @@ from llm4llm.sandbox.staging import stage_harness
 CHANNEL_FD_VARIABLE = "LLM4LLM_CHANNEL_FD"
 CHANNEL_NONCE_VARIABLE = "LLM4LLM_CHANNEL_NONCE"
 ORIGINAL_PREFIX = "LLM4LLM_ORIGINAL_"
+_ROOT = str(Path(llm4llm.__file__).resolve().parent.parent)
+# -I: nothing of the child's environment; -S: no site-packages, the standard library is enough
+_ENTER = "import sys; sys.path.insert(0, sys.argv[1]); from llm4llm.sandbox.enter import main; main()"
 
 
 class Sandbox:
-    """Starts children for one home folder; close it to be sure that none is left."""
+    """Starts children for one home folder; close it to be sure that none is left.
 
-    def __init__(self, home: Path) -> None:
+    `hidden` is what confined children never see: the home, and what else is kept outside of it.
+    """
+
+    def __init__(self, home: Path, also_hidden: tuple[Path, ...] = ()) -> None:
         self.home = home
+        self.hidden = (home, *also_hidden)
         self._guardian = Guardian()
         self._lock = threading.Lock()
         self._living: dict[int, Child] = {}
@@ -48,7 +58,7 @@ class Sandbox:
 
     def execute(self, spec: ChildSpec) -> int:
         """Run a child on our own stdin, stdout and stderr and pass on the signals that we get; its exit code, negative for signals."""
-        command = _command(spec)
+        command = self._command(spec)
         environment = self._environment(spec, None)
         try:
             process = subprocess.Popen(command, env=environment, cwd=spec.working_directory, start_new_session=True)
@@ -62,7 +72,7 @@ class Sandbox:
             self._guardian.release(process.pid)
 
     def level(self) -> str:
-        """`network-off`: limits, and candidates without network; `limits-only`: this machine does not permit network namespaces."""
+        """What children can be cut off from here: `full`, `network-off`, `files-only` or `limits-only`, see Isolation."""
         return isolation().level
 
     def facts(self) -> Isolation:
@@ -86,7 +96,7 @@ class Sandbox:
     def _spawn(self, spec: ChildSpec, channel: ParentChannel | None) -> subprocess.Popen[bytes]:
         try:
             process = subprocess.Popen(
-                _command(spec),
+                self._command(spec),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -102,6 +112,21 @@ class Sandbox:
         # one pipe for both streams: their order is kept, and nothing that a child prints can fill a disk
         process.stderr, process.stdout = process.stdout, None
         return process
+
+    def _command(self, spec: ChildSpec) -> list[str]:
+        here, limits = isolation(), spec.limits
+        prefix = () if limits.network else here.prefix
+        own = [spec.python, "-m", spec.module, *spec.arguments]
+        files = spec.files
+        if not here.landlock or (files is None and (limits.network or here.prefix)):
+            return [*prefix, *own]
+        facts = {
+            "hidden": [str(path) for path in files.hidden] if files else [],
+            "visible": [str(path) for path in (*files.visible, stage_harness(self.home))] if files else [],
+            "writable": [str(path) for path in files.writable] if files else ["/"],
+            "network": limits.network or bool(here.prefix),
+        }
+        return [*prefix, sys.executable, "-I", "-S", "-c", _ENTER, _ROOT, json.dumps(facts), *own]
 
     def _environment(self, spec: ChildSpec, channel: ParentChannel | None) -> dict[str, str]:
         environment = dict(spec.environment)
@@ -120,11 +145,6 @@ class Sandbox:
         self._guardian.release(pid)
         with self._lock:
             self._living.pop(pid, None)
-
-
-def _command(spec: ChildSpec) -> list[str]:
-    prefix = () if spec.limits.network else isolation().prefix
-    return [*prefix, spec.python, "-m", spec.module, *spec.arguments]
 
 
 def _limit(pid: int, limits: Limits) -> None:

@@ -1,10 +1,12 @@
 """One thread per child: keeps the end of what it prints and ends its group when it uses more than its limits."""
 
+import contextlib
 import os
 import select
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from llm4llm.kit import members, proportional_bytes, resident_bytes, sessions_of
 from llm4llm.sandbox.spec import Limits
@@ -16,7 +18,7 @@ _FAMILY_POLL_S = 1.0
 
 
 class Watch:
-    """Drains a pipe and enforces wall time, memory and process count; `end(kind, reason)` is called once, from the thread."""
+    """Drains a pipe and enforces wall time, memory, disk and process count; `end(kind, reason)` is called once, from the thread."""
 
     def __init__(self, group: int, output_fd: int, limits: Limits, end: Callable[[str, str], None]) -> None:
         self._group = group
@@ -109,6 +111,8 @@ class Watch:
             self.sessions |= sessions_of(found)
             if len(found) > limits.processes:
                 return "processes", f"it started more than {limits.processes} processes"
+        if whole and limits.disk_bytes is not None and used_bytes(limits.disk_folders) > limits.disk_bytes:
+            return "disk", f"it wrote more than {limits.disk_bytes / 2**20:,.0f} MiB"
         return None
 
     def _memory_bytes(self, whole: bool) -> int:
@@ -127,3 +131,17 @@ def _leader_bytes(pid: int) -> int:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def used_bytes(folders: tuple[Path, ...]) -> int:
+    """Bytes on disk of everything below some folders; what goes away meanwhile counts nothing."""
+    total, waiting = 0, [str(folder) for folder in folders]
+    while waiting:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    else:
+                        total += 512 * entry.stat(follow_symlinks=False).st_blocks
+    return total

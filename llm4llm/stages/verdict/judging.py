@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from llm4llm.errors import BadArguments, BadCandidate, BadTaskFolder, JudgeTimeout, StageError, UserError
 from llm4llm.kit import write_atomic
-from llm4llm.sandbox import Child, ChildSpec, Failed, Limits, Ok, Sandbox, scrubbed
+from llm4llm.sandbox import Child, ChildSpec, Failed, Files, Limits, Ok, Sandbox, scrubbed
 from llm4llm.schema.verdict import Verdict
 
 _VERDICT: TypeAdapter[Verdict] = TypeAdapter(Verdict)
@@ -23,21 +23,24 @@ _COMPILE_TIMEOUT_S = 150.0
 _TIME_LIMIT_S = 900.0
 _MEMORY_SHARE = 0.6  # of the machine's, for one child
 _FILE_BYTES = 4 << 30
+_DISK_BYTES = 16 << 30
 _PROCESSES = 64
 
 
-def child_spec(module: str, python: str, scratch: Path, wall_s: float | None, environment: Mapping[str, str]) -> ChildSpec:
-    """Candidates and compilers run generated code: with a time limit, without network, with few processes. The judge runs none."""
-    trusted = wall_s is None
-    limits = Limits(
-        wall_s=wall_s,
-        memory_bytes=None if trusted else int(_MEMORY_SHARE * _machine_memory_bytes()),
-        processes=None if trusted else _PROCESSES,
-        file_bytes=_FILE_BYTES,
-        network=trusted,
-    )
-    own = {**scrubbed(os.environ), "TMPDIR": str(scratch), **environment}
-    return ChildSpec(module=module, python=python, working_directory=scratch, environment=own, limits=limits)
+@dataclass
+class _Place:
+    """Where the processes of one judgement may write, and what they may read in hidden folders."""
+
+    folder: Path
+    visible: tuple[Path, ...] = ()
+
+    def files(self, sandbox: Sandbox) -> Files:
+        return Files(hidden=sandbox.hidden, visible=self.visible, writable=(self.folder,))
+
+    def environment(self) -> dict[str, str]:
+        """Caches of compilers lie there too: what one candidate leaves in a cache must not become part of another."""
+        caches = {name: str(self.folder / name.lower()) for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH")}
+        return {**scrubbed(os.environ), "TMPDIR": str(self.folder), **caches}
 
 
 @dataclass
@@ -63,13 +66,33 @@ class _Started:
             self.threads.append(thread)
             thread.start()
 
-    def spec(self, module: str, environment: Mapping[str, str]) -> ChildSpec:
-        return child_spec(module, self.python, self.scratch, self.time_limit_s, environment)
+    def spec(self, module: str, folder: Path, environment: Mapping[str, str]) -> ChildSpec:
+        """Candidates and compilers run generated code: with limits, without network, and writing into one folder alone."""
+        place = _Place(folder)
+        limits = Limits(
+            wall_s=self.time_limit_s,
+            memory_bytes=int(_MEMORY_SHARE * _machine_memory_bytes()),
+            processes=_PROCESSES,
+            file_bytes=_FILE_BYTES,
+            disk_bytes=_DISK_BYTES,
+            disk_folders=(folder,),
+            network=False,
+        )
+        return ChildSpec(
+            module=module,
+            python=self.python,
+            working_directory=folder,
+            environment={**place.environment(), **environment},
+            limits=limits,
+            files=place.files(self.sandbox),
+        )
 
     def _spawn(self, wanted: dict[str, Any]) -> None:
         socket = str(wanted["socket"])
         try:
-            self.children[socket] = self.sandbox.start(self.spec(wanted["module"], wanted["environment"]))
+            # the judgement's own folder, above that of the one process
+            folder = Path(socket).parent.parent
+            self.children[socket] = self.sandbox.start(self.spec(wanted["module"], folder, wanted["environment"]))
         except Exception as error:  # the judge waits for a process: it has to hear that there is none
             _write_fate(socket, {"kind": "not_started", "reason": str(error), "exit_code": None, "stderr_tail": ""})
 
@@ -88,7 +111,7 @@ class _Started:
         answer: dict[str, Any]
         try:
             # the compiler must not interpret, whatever the user's environment says
-            spec = self.spec("llm4llm.harness.kernels", {"TRITON_INTERPRET": "0"})
+            spec = self.spec("llm4llm.harness.kernels", Path(wanted["reply"]).parent, {"TRITON_INTERPRET": "0"})
             with self.sandbox.start(spec) as child:
                 payload = {key: wanted[key] for key in ("candidate", "launches", "capability")}
                 made = child.request("compile", payload, _COMPILE_TIMEOUT_S)
@@ -131,8 +154,9 @@ class KeptJudge:
         time_limit_s = float(given.pop("time_limit_s", _TIME_LIMIT_S))
         child = self._ready(task_folder)
         started = _Started(self._sandbox, self._python, self._scratch, time_limit_s)
-        own = {**given, "scratch": str(self._scratch)}
-        payload = {"task": str(task_folder), "candidate": str(candidate_file), "options": own}
+        copied = self._scratch / "candidate.py"  # the judge may not see where candidates are kept
+        copied.write_bytes(candidate_file.read_bytes())
+        payload = {"task": str(task_folder), "candidate": str(copied), "options": {**given, "scratch": str(self._scratch)}}
         try:
             answer = child.request("judge", payload, time_limit_s, started.hear)
         finally:
@@ -152,7 +176,15 @@ class KeptJudge:
         self.close()
         # sockets' paths are limited to about 100 bytes, so the scratch folder lies directly below the system's
         self._scratch = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="l4-")))
-        spec = child_spec("llm4llm.harness.judge", self._python, self._scratch, None, {})
+        place = _Place(self._scratch, (task_folder,))
+        spec = ChildSpec(
+            module="llm4llm.harness.judge",
+            python=self._python,
+            working_directory=self._scratch,
+            environment=place.environment(),
+            limits=Limits(file_bytes=_FILE_BYTES),
+            files=place.files(self._sandbox),
+        )
         self._child = self._open.enter_context(self._sandbox.start(spec))
         self._task = task_folder
         return self._child

@@ -1,0 +1,119 @@
+"""Landlock: a process gives up access to files, for itself and everything it starts, and can't take it back.
+
+Numbers and structures from the kernel's <linux/landlock.h> (see "Landlock: unprivileged access control" in the kernel's documentation).
+The standard library alone: it runs in a process of its own, right before the child's program (see enter.py). The one package on the
+index that wraps these three calls is a development release without networks and scopes, so they are made here.
+"""
+
+import contextlib
+import ctypes
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_VERSION_FLAG, _PATH_BENEATH = 1, 1
+_NO_NEW_PRIVILEGES, _DROP_CAPABILITY = 38, 24  # prctl
+_KEPT_CAPABILITIES = frozenset({0, 1, 3})  # owners and modes of files: a job of root's may hold files of others
+_LAST_CAPABILITY = 63
+
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_MAKE_CHAR, _MAKE_BLOCK = 1 << 6, 1 << 11
+_REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
+_OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+_READ = _EXECUTE | _READ_FILE | _READ_DIR
+_TCP = 0b11  # bind and connect
+_SCOPES = 0b11  # abstract UNIX sockets and signals of processes outside
+
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "dri")
+
+
+class NotConfined(OSError):
+    """The kernel refused; nothing may run as if it had not."""
+
+
+@cache
+def abi() -> int:
+    """Version of the kernel's interface; 0 where there is none."""
+    return max(0, int(_libc().syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG)))
+
+
+def restrict(hidden: Sequence[Path], visible: Sequence[Path], writable: Sequence[Path], network: bool) -> None:
+    """Give up: the content of `hidden` folders except what is `visible`, writing anywhere but below `writable`, TCP unless `network`,
+    signals to other processes, and looking into them (/proc/PID/environ). Raises NotConfined.
+    """
+    version = abi()
+    if version == 0:
+        raise NotConfined("this kernel has no Landlock")
+    handled = (1 << 13) - 1 | (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0) | (_IOCTL_DEV if version >= 5 else 0)
+    attributes = [handled]
+    if version >= 4:
+        attributes.append(0 if network else _TCP)
+    if version >= 6:
+        attributes.append(_SCOPES)
+    packed = struct.pack(f"={len(attributes)}Q", *attributes)
+    ruleset = _checked(_libc().syscall(_CREATE_RULESET, packed, len(packed), 0), "no ruleset")
+    try:
+        for path in (*_everything_but([path.resolve() for path in hidden]), *visible):
+            _allow(ruleset, path, _READ & handled)
+        for path in (*writable, *_devices()):
+            _allow(ruleset, path, handled & ~(_MAKE_CHAR | _MAKE_BLOCK))
+        for number in set(range(_LAST_CAPABILITY + 1)) - _KEPT_CAPABILITIES:
+            # root's alone, from the next program on. CAP_PERFMON would let it read other processes' environment, past Landlock
+            _libc().prctl(_DROP_CAPABILITY, number, 0, 0, 0)
+        _checked(_libc().prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "new privileges can't be given up")
+        _checked(_libc().syscall(_RESTRICT_SELF, ruleset, 0), "access can't be given up")
+    finally:
+        os.close(ruleset)
+
+
+def _everything_but(hidden: list[Path]) -> Iterator[Path]:
+    """What lies beside the hidden folders, at every level above them: a rule holds for everything below, so none may lie on their way."""
+    ancestors = {parent for path in hidden for parent in path.parents}
+    if not ancestors:
+        yield Path("/")
+        return
+    for folder in sorted(ancestors):
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                path = Path(entry.path)
+                if path in ancestors or path in hidden:
+                    continue
+                target = path.resolve() if entry.is_symlink() else path
+                if target not in ancestors and not any(target.is_relative_to(one) for one in hidden):
+                    yield path
+
+
+def _devices() -> Iterator[Path]:
+    for name in _DEVICES:
+        yield Path("/dev", name)
+    with contextlib.suppress(OSError):
+        yield from (Path("/dev", name) for name in os.listdir("/dev") if name.startswith("nvidia"))
+
+
+def _allow(ruleset: int, path: Path, access: int) -> None:
+    try:
+        opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return  # what is not there needs no permission
+    try:
+        if not os.path.isdir(path):
+            access &= _OF_A_FILE
+        rule = struct.pack("=Qi", access, opened)
+        _checked(_libc().syscall(_ADD_RULE, ruleset, _PATH_BENEATH, rule, 0), f"no rule for {path}")
+    finally:
+        os.close(opened)
+
+
+def _checked(result: int, doing: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise NotConfined(number, f"{doing}: {os.strerror(number)}")
+    return result
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)

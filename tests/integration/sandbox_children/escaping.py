@@ -1,0 +1,73 @@
+"""A child that tries what it may not do, and says how far it got."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from llm4llm.harness.channel import Channel
+
+
+def read(path: str) -> str:
+    return Path(path).read_bytes()[:4096].decode(errors="replace")
+
+
+def write(path: str) -> str:
+    Path(path).write_text("was here")
+    return "written"
+
+
+def listed(path: str) -> str:
+    return ",".join(sorted(os.listdir(path)))
+
+
+def end(pid: int) -> str:
+    os.kill(pid, signal.SIGTERM)
+    return "signalled"
+
+
+def connect(port: int) -> str:
+    with socket.create_connection(("127.0.0.1", port), timeout=3):
+        return "connected"
+
+
+def grandchild(path: str) -> str:
+    """What a program that it starts may do."""
+    done = subprocess.run([sys.executable, "-c", f"print(open({path!r}).read())"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
+
+
+def fill(folder: str) -> str:
+    block = b"x" * (1 << 20)
+    for number in range(100_000):
+        with open(f"{folder}/{number}", "wb") as file:
+            file.write(block)
+        time.sleep(0.002)
+    return "filled"
+
+
+def fork(count: int) -> str:
+    for _ in range(count):
+        if os.fork() == 0:
+            time.sleep(600)
+            os._exit(0)
+    time.sleep(600)
+    return "forked"
+
+
+def main() -> None:
+    channel = Channel.inherited()
+    for operation, payload in channel.requests():
+        try:
+            said: Any = globals()[operation](**payload)
+        except OSError as error:
+            said = type(error).__name__
+        channel.ok({"said": said})
+
+
+if __name__ == "__main__":
+    main()
