@@ -43,6 +43,14 @@ def members(group: int, also: Collection[int] = ()) -> list[Member]:
     return list(found.values())
 
 
+def start_ticks(pid: int) -> int | None:
+    """When a living process was started, in clock ticks since the machine was; None if it is gone. Names it for good, with its number."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(") ")[2].split()
+        return None if fields[0] in _ENDED else int(fields[19])
+    return None
+
+
 def sessions_of(found: Collection[Member]) -> frozenset[int]:
     """Sessions that were made within a family: their leader is one of it."""
     pids = {member.pid for member in found}

@@ -55,7 +55,7 @@ def advance(job_id: str, store: Store, tools: Tools, plan: Plan, steps: tuple[St
     if tools.request is not None:
         job = job.model_copy(update={"request": tools.request})
     try:
-        return _end(job, _walk(job, store, tools, plan, steps), store, tools)
+        return end(job, _walk(job, store, tools, plan, steps), store, tools.clock, tools.progress)
     except NoLongerOurs:
         raise
     except InfraError:
@@ -63,7 +63,7 @@ def advance(job_id: str, store: Store, tools: Tools, plan: Plan, steps: tuple[St
         raise
     except Exception as error:
         reason = Reason(code="internal_error", text=f"a fault of llm4llm: {type(error).__name__}: {error}")
-        _end(job, Ending(JobStatus.FAILED, reason), store, tools)
+        end(job, Ending(JobStatus.FAILED, reason), store, tools.clock, tools.progress)
         raise
     except BaseException:
         move(store, job_id, JobStatus.QUEUED, None, iso(tools.clock.now()))
@@ -74,9 +74,9 @@ def _walk(job: Job, store: Store, tools: Tools, plan: Plan, steps: tuple[Step, .
     """Run the stages that have not finished, until the job is over."""
     for step in steps:
         results = store.stages.results(job.id)
-        end = ending(job, results)
-        if end is not None:
-            return end
+        reached = ending(job, results)
+        if reached is not None:
+            return reached
         if tools.cancelled():
             return _CANCELLED
         if results.has(step.stage):
@@ -86,10 +86,10 @@ def _walk(job: Job, store: Store, tools: Tools, plan: Plan, steps: tuple[Step, .
             failure = _CANCELLED if tools.cancelled() else _run(step, job, store, tools, plan)
         if failure is not None:
             return failure
-    end = ending(job, store.stages.results(job.id))
-    if end is None:
+    reached = ending(job, store.stages.results(job.id))
+    if reached is None:
         raise AssertionError(f"every stage of {job.id} has finished, and yet it has no end")
-    return end
+    return reached
 
 
 def _run(step: Step, job: Job, store: Store, tools: Tools, plan: Plan) -> Ending | None:
@@ -135,15 +135,15 @@ def _run(step: Step, job: Job, store: Store, tools: Tools, plan: Plan) -> Ending
     return None
 
 
-def _end(job: Job, end: Ending, store: Store, tools: Tools) -> Job:
-    at = iso(tools.clock.now())
+def end(job: Job, reached: Ending, store: Store, clock: Clock, progress: Progress) -> Job:
+    """The job as it has ended; the move and its event are stored together, so that whoever follows the events sees exactly one end."""
+    at = iso(clock.now())
     with store.transaction():
-        # together: whoever follows the events sees exactly one end
-        ended = move(store, job.id, end.status, end.reason, at)
-        event = _event(job, "decision", ended.stage, f"{end.status.value}: {end.reason.text}")
-        if ended.status is end.status:
+        ended = move(store, job.id, reached.status, reached.reason, at)
+        event = _event(job, "decision", ended.stage, f"{reached.status.value}: {reached.reason.text}")
+        if ended.status is reached.status:
             store.events.add(event, at)
-    tools.progress(event)
+    progress(event)
     return ended
 
 

@@ -25,6 +25,10 @@ class Guardian:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
+    def ready(self) -> None:
+        """Start the process now, so that a `watch` takes no time."""
+        self._say("")
+
     def watch(self, group: int) -> None:
         """End this group when we are gone."""
         self._say(f"+{group}\n")

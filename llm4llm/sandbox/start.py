@@ -18,6 +18,7 @@ from llm4llm.sandbox.staging import stage_harness
 
 CHANNEL_FD_VARIABLE = "LLM4LLM_CHANNEL_FD"
 CHANNEL_NONCE_VARIABLE = "LLM4LLM_CHANNEL_NONCE"
+PARENT_VARIABLE = "LLM4LLM_PARENT"
 ORIGINAL_PREFIX = "LLM4LLM_ORIGINAL_"
 
 
@@ -29,9 +30,13 @@ class Sandbox:
         self._guardian = Guardian()
         self._lock = threading.Lock()
         self._living: dict[int, Child] = {}
+        self._ended = False
 
     def start(self, spec: ChildSpec) -> Child:
-        """A running child in a session of its own. BadInterpreter if its Python can't be started; later deaths are values."""
+        """A running child in a session of its own. BadInterpreter if its Python can't be started; later deaths are values.
+
+        InfraError after `end_all`.
+        """
         channel = ParentChannel() if spec.channel else None
         try:
             process = self._spawn(spec, channel)
@@ -44,7 +49,19 @@ class Sandbox:
         child = Child(process, channel, spec.limits, self._forget)
         with self._lock:
             self._living[child.pid] = child
+            ended = self._ended
+        if ended:
+            child.kill()
+            raise InfraError("no process may be started any more", "")
         return child
+
+    def end_all(self) -> None:
+        """End every child and start none from now on. May be called by any thread: whoever waits for a child gets its death as a value."""
+        with self._lock:
+            self._ended = True
+            left = list(self._living.values())
+        for child in left:
+            child.strike()
 
     def execute(self, spec: ChildSpec) -> int:
         """Run a child on our own stdin, stdout and stderr and pass on the signals that we get; its exit code, negative for signals."""
@@ -84,6 +101,7 @@ class Sandbox:
         self.close()
 
     def _spawn(self, spec: ChildSpec, channel: ParentChannel | None) -> subprocess.Popen[bytes]:
+        self._guardian.ready()  # before the child is there: we may be killed at any moment
         try:
             process = subprocess.Popen(
                 _command(spec),
@@ -112,6 +130,7 @@ class Sandbox:
         environment["PYTHONPATH"] = os.pathsep.join([staged, *filter(None, [environment.get("PYTHONPATH")])])
         environment["PYTHONSAFEPATH"] = "1"
         if channel is not None:
+            environment[PARENT_VARIABLE] = str(os.getpid())
             environment[CHANNEL_FD_VARIABLE] = str(channel.child_fd)
             environment[CHANNEL_NONCE_VARIABLE] = channel.nonce
         return environment
