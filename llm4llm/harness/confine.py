@@ -10,14 +10,18 @@ _PARENT_VARIABLE = "LLM4LLM_PARENT"  # set by llm4llm.sandbox.start
 
 
 def confine() -> None:
-    """Die with the parent and leave no core dumps. Does nothing where the kernel does not know how."""
+    """Stand still when the parent dies, until the guardian has ended the whole family; leave no core dumps.
+
+    Does nothing where the kernel does not know how. Not SIGKILL: what a dead process has started in a session of its own is nobody's
+    child any more, and the guardian could not find it.
+    """
     try:
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGSTOP), 0, 0, 0)
     except (OSError, AttributeError):
         return
     finally:
         parent = os.environ.pop(_PARENT_VARIABLE, None)
     if parent is not None and os.getppid() != int(parent):
-        # it was killed before we could ask to die with it
+        # it was killed before we could ask to be told
         os._exit(1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,6 +1,7 @@
 """A small process that outlives us by a moment: when we are gone, however we went, it ends our children's groups.
 
-PR_SET_PDEATHSIG reaches a child but not the child's own children, and it is lost at exec of a set-user-id program.
+PR_SET_PDEATHSIG reaches a child but not the child's own children, and it is lost at exec of a set-user-id program. So children ask to be
+stopped by it (harness/confine.py): a family whose head stands still is complete when the guardian comes to end it.
 """
 
 import contextlib
@@ -24,18 +25,24 @@ class Guardian:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
+        self._watched: set[int] = set()
 
     def ready(self) -> None:
         """Start the process now, so that a `watch` takes no time."""
-        self._say("")
+        with self._lock:
+            self._say("")
 
     def watch(self, group: int) -> None:
         """End this group when we are gone."""
-        self._say(f"+{group}\n")
+        with self._lock:
+            self._watched.add(group)
+            self._say(f"+{group}\n")
 
     def release(self, group: int) -> None:
         """The group has ended; its number may be used by others from now on."""
-        self._say(f"-{group}\n")
+        with self._lock:
+            self._watched.discard(group)
+            self._say(f"-{group}\n")
 
     def close(self) -> None:
         """End every watched group and the guardian itself."""
@@ -47,23 +54,22 @@ class Guardian:
                 process.wait()
 
     def _say(self, line: str) -> None:
-        with self._lock:
-            if self._process is None or self._process.poll() is not None:
-                command = [sys.executable, "-I", "-S", "-c", _START, _ROOT]
-                self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                    env={},
-                    cwd="/",
-                )
-            if self._process.stdin is not None:
-                # a guardian that somebody ended is started anew by the next call
-                with contextlib.suppress(OSError):
-                    self._process.stdin.write(line.encode())
-                    self._process.stdin.flush()
+        """Dictate a line; a guardian that somebody ended is started anew, and told everything again."""
+        if self._process is None or self._process.poll() is not None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _START, _ROOT],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                env={},
+                cwd="/",
+            )
+            line = "".join(f"+{group}\n" for group in self._watched)
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.write(line.encode())
+                self._process.stdin.flush()
 
 
 def main() -> None:

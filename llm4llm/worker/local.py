@@ -9,6 +9,7 @@ from llm4llm.schema.job import Job
 from llm4llm.settings import Settings
 from llm4llm.stages.tools import Progress
 from llm4llm.store import open_store
+from llm4llm.worker.folder import settle
 from llm4llm.worker.held import Station, run_held
 from llm4llm.worker.identity import gone, new_holder
 from llm4llm.worker.keeping import new_hold
@@ -31,16 +32,19 @@ def run_job(job_id: str, settings: Settings, progress: Progress) -> Job:
         job = store.jobs.get(job_id)
         if job.status in ENDED:
             return job
-        holder = new_holder()
+        holder, folder = new_holder(), job_folder(settings.home, job_id)
         # the lock tells at once that a process of this home has gone; the lease is what others go by
-        with job_lock(job_folder(settings.home, job_id), job_id, holder), orderly_end(), Bell() as never:
+        with job_lock(folder, job_id, holder), orderly_end(), Bell() as never:
             if not store.leases.take(job_id, new_hold(holder, station.clock, settings.lease_s), gone):
                 raise JobNotResumable(job_id, "another process is running it")
             try:
-                return run_held(job, holder, station, walk, progress, never)
+                job = run_held(job, holder, station, walk, progress, never)
             except BaseException as error:
                 _hand_back(job_id, holder, station, isinstance(error, InfraError))
                 raise
+            if job.status in ENDED:
+                settle(job, folder, store, station.clock)
+            return job
     finally:
         store.close()
 

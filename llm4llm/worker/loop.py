@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from llm4llm.errors import HandedBack, InfraError, LeaseLost
 from llm4llm.kit import Bell
-from llm4llm.pipeline.transitions import not_before
+from llm4llm.pipeline.transitions import ENDED, not_before
 from llm4llm.schema.event import Event
 from llm4llm.schema.job import Job, JobStatus
+from llm4llm.worker.folder import settle
 from llm4llm.worker.held import Held, Station, Walk, run_held
 from llm4llm.worker.identity import new_holder
 from llm4llm.worker.keeping import new_hold
@@ -100,7 +101,10 @@ class _Run:
         def walking(job: Job, held: Held) -> Job:
             patience_s = self.station.settings.lease_s / 2
             with inherited_lock(held.folder, self.holder, patience_s, held.pause):
-                return walk(job, held)
+                ended = walk(job, held)
+                if ended.status in ENDED:
+                    settle(ended, held.folder, self.station.store, self.station.clock)
+                return ended
 
         return walking
 

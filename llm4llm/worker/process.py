@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from llm4llm.kit import Bell, SystemClock
 from llm4llm.settings import Settings
 from llm4llm.store import open_store
+from llm4llm.worker.folder import settle_left
 from llm4llm.worker.held import Station, Walk
 from llm4llm.worker.loop import Rounds, work
-from llm4llm.worker.scratch import clear_left
 from llm4llm.worker.signals import drained_by_signals
 from llm4llm.worker.walk import walk as walk_stages
 
@@ -30,9 +30,9 @@ def run_worker(settings: Settings, rounds: Rounds, parent: int | None = None, wa
         try:
             station = Station(settings, store, SystemClock(), rng)
             _LOG.info("worker %s started", os.getpid())
-            cleared = clear_left(settings.home, store)
-            if cleared:
-                _LOG.info("cleared %s folders of ended jobs", cleared)
+            settled = settle_left(settings.home, store, station.clock)
+            if settled:
+                _LOG.info("settled %s folders of ended jobs", settled)
             taken = work(station, rounds, stop, walk)
             _LOG.info("worker %s has ended", os.getpid())
             return taken

@@ -8,7 +8,6 @@ from llm4llm.errors import InfraError, Llm4llmError
 from llm4llm.pipeline.advance import advance, end
 from llm4llm.pipeline.ending import Ending
 from llm4llm.pipeline.steps import Plan
-from llm4llm.pipeline.transitions import ENDED
 from llm4llm.sandbox import Limits
 from llm4llm.schema.job import Job, JobStatus, Request
 from llm4llm.schema.reason import Reason
@@ -16,33 +15,28 @@ from llm4llm.settings import Settings
 from llm4llm.stages.tools import Tools
 from llm4llm.worker.confirm import Confirmation
 from llm4llm.worker.device import device_name
+from llm4llm.worker.folder import prepare
 from llm4llm.worker.held import Held
 from llm4llm.worker.host import HostSetting, LiveHost
 from llm4llm.worker.judge import JobJudge
 from llm4llm.worker.memory import machine_bytes
-from llm4llm.worker.prepare import prepare
-from llm4llm.worker.scratch import clear_ended
 
 _MEMORY_SHARE = 0.9  # of the machine's: the rest keeps the machine answering
 
 
 def walk(job: Job, held: Held) -> Job:
-    """The job at its end, its folder cleared; see `advance` for what passes on instead."""
+    """The job at its end; see `advance` for what passes on instead."""
     try:
-        request = prepare(job, held.folder, held.store)
+        job = prepare(job, held.folder, held.store)
     except InfraError:
         raise
     except Llm4llmError as error:
         return end(job, Ending(JobStatus.FAILED, Reason(code=error.code, text=str(error))), held.store, held.clock, held.progress)
-    job = job.model_copy(update={"request": request})
     host = LiveHost(held.sandbox, HostSetting(job, held.folder, _limits(held.settings), held.settings.script_time_limit_s))
     try:
-        job = advance(job.id, held.store, _tools(job, held, host), Plan(seeds=seeds(), resolve_target=resolve_target))
+        return advance(job.id, held.store, _tools(job, held, host), Plan(seeds=seeds(), resolve_target=resolve_target))
     finally:
         host.close()
-    if job.status in ENDED:
-        clear_ended(held.folder, job)
-    return job
 
 
 def _limits(settings: Settings) -> Limits:
