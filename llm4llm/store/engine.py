@@ -43,7 +43,7 @@ def make_engine(url: str) -> Engine:
 
 
 def reading_engine(engine: Engine) -> Engine:
-    """The same engine and pool for transactions that only read: SQLite takes no write lock, PostgreSQL refuses to write.
+    """The same engine and pool for transactions that only read: no lock is taken, and the database refuses to write.
 
     Each is one snapshot: on PostgreSQL that takes a level above its default.
     """
@@ -85,7 +85,9 @@ def _make_file(file: Path) -> None:
 
 def _begin_sqlite(connection: Connection) -> None:
     # a writer takes its lock at once: a lock that is asked for after a first read fails as soon as anybody else has written
-    connection.exec_driver_sql("BEGIN" if connection.get_execution_options().get(_READS) else "BEGIN IMMEDIATE")
+    reads = bool(connection.get_execution_options().get(_READS))
+    connection.exec_driver_sql(f"PRAGMA query_only={int(reads)}")
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
 def _set_up_sqlite(place: str) -> Any:

@@ -38,8 +38,9 @@ class Pace:
     """How long things take, in seconds."""
 
     lease_s: float = 1.5
-    step_s: float = 0.02
+    step_s: float = 0.06  # at most, per pause
     max_attempts: int = 10_000  # whoever kills workers at random says nothing about their jobs
+    stuck_in: StageName | None = None  # its child answers after minutes, unless there is a file named `go` in the home folder
 
 
 def main(url: str, folder: str, token: str, pace: Pace) -> None:
@@ -86,8 +87,8 @@ def _slowed(step: Step, held: Held, pace: Pace, rng: random.Random) -> Step:
 
     def run(bench: Bench) -> Any:
         held.clock.sleep(pace.step_s * rng.random())
-        if step.stage in _WITH_CHILD:
-            _child(held, pace, rng)
+        if step.stage in _WITH_CHILD or step.stage is pace.stuck_in:
+            _child(held, pace, rng, step.stage is pace.stuck_in)
         return step.run(bench)
 
     return replace(step, run=_alone(run, held) if step.times else run)
@@ -107,12 +108,22 @@ def _alone(run: Callable[[Bench], Any], held: Held) -> Callable[[Bench], Any]:
     return alone
 
 
-def _child(held: Held, pace: Pace, rng: random.Random) -> None:
+def _child(held: Held, pace: Pace, rng: random.Random, stuck: bool) -> None:
+    home = held.folder.parent.parent
+    seconds = pace.step_s * rng.random()
+    if stuck and not (home / "go").exists():
+        seconds = 600.0
+        (home / "stuck").write_text(held.folder.name)
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(HERE), TOKEN: os.environ[TOKEN]}
     child = held.sandbox.start(ChildSpec("chaos_child", sys.executable, held.folder, environment=environment))
     try:
-        answer = child.request("work", {"seconds": pace.step_s * rng.random(), "own_session": rng.random() < 0.5}, 30)
+        answer = child.request("work", {"seconds": seconds, "own_session": rng.random() < 0.5}, 900)
         # dead children are part of a fenced run's end; what matters is that nothing is stored after it
         assert not isinstance(answer, Failed) or answer.kind == "died", answer
     finally:
         child.kill()
+
+
+if __name__ == "__main__":
+    # URL HOME TOKEN LEASE_SECONDS STAGE
+    main(sys.argv[1], sys.argv[2], sys.argv[3], Pace(lease_s=float(sys.argv[4]), stuck_in=StageName(sys.argv[5])))
