@@ -20,8 +20,14 @@ def confine() -> None:
     except (OSError, AttributeError):
         return
     finally:
-        parent = os.environ.pop(_PARENT_VARIABLE, None)
-    if parent is not None and os.getppid() != int(parent):
+        parent = forget_parent()
+    if parent is not None and os.getppid() != parent:
         # it was killed before we could ask to be told
         os._exit(1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def forget_parent() -> int | None:
+    """The process that started this one, as the environment tells; afterwards the user's code finds nothing of it there."""
+    told = os.environ.pop(_PARENT_VARIABLE, None)
+    return int(told.partition(".")[0]) if told else None

@@ -5,10 +5,12 @@ stopped by it (harness/confine.py): a family whose head stands still is complete
 """
 
 import contextlib
+import secrets
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import llm4llm
@@ -16,6 +18,7 @@ from llm4llm.kit import kill_group
 
 _ROOT = str(Path(llm4llm.__file__).resolve().parent.parent)
 # -I: nothing of the user's environment; -S: no site-packages, we need the standard library alone
+_LATE_S = (0.0, 0.2, 1.0)
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from llm4llm.sandbox.guardian import main; main()"
 
 
@@ -23,6 +26,7 @@ class Guardian:
     """Our end of it. Started by the first `watch`; ends with us or at `close`."""
 
     def __init__(self) -> None:
+        self.token = secrets.token_hex(8)  # in the environment of every child, for those that we had no time to name
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._watched: set[int] = set()
@@ -50,6 +54,7 @@ class Guardian:
             process, self._process = self._process, None
             if process is not None and process.stdin is not None:
                 with contextlib.suppress(OSError):
+                    process.stdin.write(b".")
                     process.stdin.close()
                 process.wait()
 
@@ -65,7 +70,7 @@ class Guardian:
                 env={},
                 cwd="/",
             )
-            line = "".join(f"+{group}\n" for group in self._watched)
+            line = "".join([f"={self.token}\n", *(f"+{group}\n" for group in self._watched)])
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.write(line.encode())
@@ -77,11 +82,31 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()
+    token = ""
     for line in sys.stdin:
-        group = int(line[1:])
-        if line[0] == "+":
-            groups.add(group)
+        if line[0] == "=":
+            token = line[1:].strip()
+        elif line[0] == "+":
+            groups.add(int(line[1:]))
+        elif line[0] == "-":
+            groups.discard(int(line[1:]))
         else:
-            groups.discard(group)
+            token = ""  # our parent goes in good order: it has named every child
     for group in groups:
         kill_group(group)
+    for pause_s in _LATE_S if token else ():
+        # a child whose number our parent had no time to tell; it may not even have become itself yet
+        time.sleep(pause_s)
+        for pid in _carrying(token.encode()):
+            kill_group(pid)
+
+
+def _carrying(token: bytes) -> list[int]:
+    """Living processes that were started with this token."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if token in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+    return found

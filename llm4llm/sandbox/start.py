@@ -66,7 +66,7 @@ class Sandbox:
     def execute(self, spec: ChildSpec) -> int:
         """Run a child on our own stdin, stdout and stderr and pass on the signals that we get; its exit code, negative for signals."""
         command = _command(spec)
-        environment = self._environment(spec, None)
+        environment = self._environment(spec, None, watched=False)
         try:
             process = subprocess.Popen(command, env=environment, cwd=spec.working_directory, start_new_session=True)
         except OSError as error:
@@ -121,7 +121,7 @@ class Sandbox:
         process.stderr, process.stdout = process.stdout, None
         return process
 
-    def _environment(self, spec: ChildSpec, channel: ParentChannel | None) -> dict[str, str]:
+    def _environment(self, spec: ChildSpec, channel: ParentChannel | None, watched: bool = True) -> dict[str, str]:
         environment = dict(spec.environment)
         staged = str(stage_harness(self.home))
         for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
@@ -129,8 +129,9 @@ class Sandbox:
                 environment[ORIGINAL_PREFIX + name] = environment[name]
         environment["PYTHONPATH"] = os.pathsep.join([staged, *filter(None, [environment.get("PYTHONPATH")])])
         environment["PYTHONSAFEPATH"] = "1"
+        if watched:
+            environment[PARENT_VARIABLE] = f"{os.getpid()}.{self._guardian.token}"
         if channel is not None:
-            environment[PARENT_VARIABLE] = str(os.getpid())
             environment[CHANNEL_FD_VARIABLE] = str(channel.child_fd)
             environment[CHANNEL_NONCE_VARIABLE] = channel.nonce
         return environment

@@ -9,7 +9,7 @@ import postgresql_server
 import pytest
 from sqlalchemy.exc import SQLAlchemyError
 
-from llm4llm.errors import DeviceLost, HandedBack, LeaseLost
+from llm4llm.errors import DeviceLost, HandedBack, LeaseLost, StoreUnavailable
 from llm4llm.kit import iso
 from llm4llm.schema.candidate import Candidate
 from llm4llm.schema.episode import Trial
@@ -306,6 +306,6 @@ def test_a_reading_transaction_is_one_snapshot_and_writes_nothing(store: Store, 
 
 
 def test_the_database_refuses_a_write_in_a_reading_transaction(store: Store) -> None:
-    with store._sessions.reading() as session, pytest.raises(SQLAlchemyError):
+    with store._sessions.reading() as session, pytest.raises((SQLAlchemyError, StoreUnavailable)):
         session.connection().exec_driver_sql("update jobs set stage = 'x'")
     add(store)
