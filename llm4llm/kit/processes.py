@@ -47,7 +47,9 @@ def start_ticks(pid: int) -> int | None:
     """When a living process was started, in clock ticks since the machine was; None if it is gone. Names it for good, with its number."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(") ")[2].split()
-        return None if fields[0] in _ENDED else int(fields[19])
+        # the first thread may be a zombie while others still hold on to the process's files
+        ended = fields[0] in _ENDED and len(os.listdir(_PROC / str(pid) / "task")) < 2
+        return None if ended else int(fields[19])
     return None
 
 
@@ -114,15 +116,23 @@ def kill_group(group: int, grace_s: float = 0.0, also: Collection[int] = ()) -> 
         deadline = time.monotonic() + grace_s
         while time.monotonic() < deadline and (left := members(group, known)):
             time.sleep(_POLL_S)
+    for member in reversed(left):
+        # the head of the family last: we may be killed half-way, and whoever goes on finds the others through it
+        if member.group != group:
+            _kill(member)
     signal_group(group, signal.SIGKILL)
     # a fork may race with this, hence the rounds
     for _ in range(100):
         for member in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(member.pid, signal.SIGKILL)
+            _kill(member)
         left = members(group, known)
         if not left:
             return True
         known |= sessions_of(left)
         time.sleep(_POLL_S)
     return False
+
+
+def _kill(member: Member) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(member.pid, signal.SIGKILL)

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "integration"), str(HERE.parents[1]
 import chaos_worker  # noqa: E402
 
 from llm4llm.kit import SystemClock  # noqa: E402
+from llm4llm.pipeline.steps import STEPS  # noqa: E402
 from llm4llm.schema.job import Budget, JobStatus, Request, StageName  # noqa: E402
 from llm4llm.service.jobs import submit  # noqa: E402
 from llm4llm.store import Store, open_store  # noqa: E402
@@ -74,10 +76,12 @@ class Herd:
             worker.start()
             self._living.append(worker)
 
-    def signal_one(self, rng: random.Random, number: int) -> bool:
-        """False if the chosen worker had gone already."""
+    def signal_one(self, store: Store, rng: random.Random, number: int) -> bool:
+        """Hit a worker, mostly one that has a job; False if it had gone already."""
+        pids = [worker.pid for worker in self._living]
+        busy = [pid for holder in store.leases.held().values() if (pid := int(holder.split(".")[1])) in pids]
         try:
-            os.kill(rng.choice(self._living).pid, number)
+            os.kill(rng.choice(busy if busy and rng.random() < 0.8 else pids), number)
         except ProcessLookupError:
             return False
         return True
@@ -113,7 +117,7 @@ def run(name: str, url: str, home: Path, size: Size, rng: random.Random) -> Figu
             time.sleep(size.pause_s * 2 * rng.random())
             if figures.kills < size.kills:
                 drain = rng.random() < 0.1
-                if herd.signal_one(rng, signal.SIGTERM if drain else signal.SIGKILL):
+                if herd.signal_one(store, rng, signal.SIGTERM if drain else signal.SIGKILL):
                     figures.drains += drain
                     figures.kills += not drain
             if figures.kills < size.kills and _all_ended(store):
@@ -123,7 +127,7 @@ def run(name: str, url: str, home: Path, size: Size, rng: random.Random) -> Figu
         if not herd.stop():
             figures.violations.append("a worker that was asked to go did not go in good order")
         figures.seconds = round(time.monotonic() - started, 1)
-        _look(store, home, figures)
+        _look(store, figures)
         _look_for_processes(token, figures)
     finally:
         herd.stop()
@@ -149,7 +153,7 @@ def _all_ended(store: Store) -> bool:
     return all(job.status in _ENDED for job in store.jobs.latest(10_000))
 
 
-def _look(store: Store, home: Path, figures: Figures) -> None:
+def _look(store: Store, figures: Figures) -> None:
     """Everything that must hold of what is stored."""
     wrong = figures.violations
     jobs = store.jobs.latest(10_000)
@@ -168,8 +172,19 @@ def _look(store: Store, home: Path, figures: Figures) -> None:
         figures.taken_again += len(runs) > len(StageName)
     if store.leases.held() or store.devices.held():
         wrong.append(f"leases are left: {store.leases.held()} {store.devices.held()}")
-    if (home / "overlaps").exists():
-        wrong.append(f"two stages were timed at once: {(home / 'overlaps').read_text().split()}")
+    wrong.extend(_timed_at_once(store))
+
+
+def _timed_at_once(store: Store) -> list[str]:
+    """Stages that were on the one device at the same time and whose results were stored all the same."""
+    timing = {step.stage for step in STEPS if step.times}
+    spans = sorted(
+        (run.started_at, str(run.ended_at), f"{run.job} {run.stage.value}")
+        for job in store.jobs.latest(10_000)
+        for run in store.stages.runs(job.id)
+        if run.status == "finished" and run.stage in timing
+    )
+    return [f"timed at once: {name} and {after}" for (_, ended, name), (begun, _, after) in pairwise(spans) if begun < ended]
 
 
 def _look_for_processes(token: str, figures: Figures) -> None:

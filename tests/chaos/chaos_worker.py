@@ -1,10 +1,8 @@
 """A worker whose stages are the real ones around a host and a judge that answer at once, with pauses and real children in between."""
 
-import fcntl
 import os
 import random
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -83,7 +81,7 @@ def _device(held: Held) -> AbstractContextManager[None]:
 
 
 def _slowed(step: Step, held: Held, pace: Pace, rng: random.Random) -> Step:
-    """The same step with a pause, perhaps a child, and a look whether anybody else is at the device."""
+    """The same step with a pause and perhaps a child."""
 
     def run(bench: Bench) -> Any:
         held.clock.sleep(pace.step_s * rng.random())
@@ -91,21 +89,7 @@ def _slowed(step: Step, held: Held, pace: Pace, rng: random.Random) -> Step:
             _child(held, pace, rng, step.stage is pace.stuck_in)
         return step.run(bench)
 
-    return replace(step, run=_alone(run, held) if step.times else run)
-
-
-def _alone(run: Callable[[Bench], Any], held: Held) -> Callable[[Bench], Any]:
-    def alone(bench: Bench) -> Any:
-        home = held.folder.parent.parent
-        with (home / "device").open("w") as device:
-            try:
-                # the kernel lets go of it with the process, so this sees two living processes at the device and nothing else
-                fcntl.flock(device, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                (home / "overlaps").open("a").write(f"{bench.job.id}\n")
-            return run(bench)
-
-    return alone
+    return replace(step, run=run)
 
 
 def _child(held: Held, pace: Pace, rng: random.Random, stuck: bool) -> None:
