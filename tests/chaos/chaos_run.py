@@ -63,6 +63,8 @@ class Herd:
     """Workers forked from one process that has everything imported: a start takes milliseconds."""
 
     def __init__(self, url: str, home: Path, token: str, pace: chaos_worker.Pace) -> None:
+        # the server of forks imports from what its environment names, not from what we have added to sys.path
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parents[1])])
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["chaos_worker"])
         self._arguments = (url, str(home), token, pace)
