@@ -123,7 +123,7 @@ def test_a_killed_worker_s_job_is_ended_by_another_and_no_process_is_left(place:
     job = place.hand_in("home")
     first = place.worker("home")
     place.stuck("home")
-    assert len(chaos_run._marked(place.token)) >= 2  # the child and what it started
+    until(lambda: len(chaos_run._marked(place.token)) == 2)  # the child and what it started
     first.kill()
     first.wait()
     until(lambda: nothing_left(place))
@@ -207,7 +207,7 @@ def test_the_command_runs_a_job_and_logs_its_stages(home: Path, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     lines = [json.loads(line) for line in done.stderr.splitlines()]
-    assert {line["stage"] for line in lines if line.get("job") == job.id and "stage" in line} == {"capture", "profile"}
+    assert {line["stage"] for line in lines if line.get("job") == job.id and "stage" in line} == {"capture"}
     assert store.jobs.get(job.id).status is JobStatus.SUCCEEDED
     assert store.leases.held() == {}
     store.close()
