@@ -5,7 +5,7 @@ from llm4llm.cli.opened import settings_with_home
 from llm4llm.kit import Bell, set_up_logs
 from llm4llm.worker.fleet import Fleet
 from llm4llm.worker.loop import Rounds
-from llm4llm.worker.process import run_worker
+from llm4llm.worker.process import log_level, run_worker
 from llm4llm.worker.signals import drained_by_signals
 
 _POLL_S = 0.2
@@ -14,8 +14,7 @@ _POLL_S = 0.2
 def worker(count: int, rounds: Rounds, as_json: bool) -> int:
     """Until SIGTERM or Ctrl-C: hands back what runs, and exits 0."""
     settings = settings_with_home()
-    # what a worker does is what somebody who starts one wants to see
-    set_up_logs(as_json, "info" if settings.log_level == "warning" else settings.log_level)
+    set_up_logs(as_json, log_level(settings))
     if count == 1:
         run_worker(settings, rounds)
         return say.EXIT_OK

@@ -7,7 +7,7 @@ from llm4llm.errors import Llm4llmError
 from llm4llm.kit import set_up_logs
 from llm4llm.settings import load_settings
 from llm4llm.worker.loop import Rounds
-from llm4llm.worker.process import run_worker
+from llm4llm.worker.process import log_level, run_worker
 
 
 def main() -> int:
@@ -19,7 +19,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         settings = load_settings()
-        set_up_logs(options.json, settings.log_level)
+        set_up_logs(options.json, log_level(settings))
         run_worker(settings, Rounds(options.poll, options.once), sys.stdin.fileno())
     except Llm4llmError as error:
         sys.stderr.write(f"llm4llm: {error}\n")

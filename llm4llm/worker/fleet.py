@@ -49,6 +49,8 @@ class Fleet:
         """True once every worker has ended for good; False after so many seconds."""
         ends = None if seconds is None else time.monotonic() + seconds
         for thread in self._threads:
+            if thread.ident is None:
+                continue  # never started
             thread.join(None if ends is None else max(0.0, ends - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 

@@ -19,6 +19,11 @@ from llm4llm.worker.walk import walk as walk_stages
 _LOG = logging.getLogger(__name__)
 
 
+def log_level(settings: Settings) -> str:
+    """What a worker logs from: its progress, unless another level than the default was chosen."""
+    return "info" if settings.log_level == "warning" else settings.log_level
+
+
 def run_worker(settings: Settings, rounds: Rounds, parent: int | None = None, walk: Walk = walk_stages) -> int:
     """Work until SIGTERM, SIGINT or SIGHUP, or once if so asked; how many jobs were taken up.
 
