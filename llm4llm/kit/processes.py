@@ -116,15 +116,17 @@ def kill_group(group: int, grace_s: float = 0.0, also: Collection[int] = ()) -> 
         deadline = time.monotonic() + grace_s
         while time.monotonic() < deadline and (left := members(group, known)):
             time.sleep(_POLL_S)
+    left = _frozen(group, known)
+    known |= sessions_of(left)
     for member in reversed(left):
         # the head of the family last: we may be killed half-way, and whoever goes on finds the others through it
         if member.group != group:
-            _kill(member)
+            _send(member, signal.SIGKILL)
     signal_group(group, signal.SIGKILL)
     # a fork may race with this, hence the rounds
     for _ in range(100):
         for member in left:
-            _kill(member)
+            _send(member, signal.SIGKILL)
         left = members(group, known)
         if not left:
             return True
@@ -133,6 +135,22 @@ def kill_group(group: int, grace_s: float = 0.0, also: Collection[int] = ()) -> 
     return False
 
 
-def _kill(member: Member) -> None:
+def _frozen(group: int, sessions: Collection[int]) -> list[Member]:
+    """Everybody who is left, stopped: who could still start a process could lose it to a session that we don't know."""
+    known, seen = set(sessions), set[int]()
+    signal_group(group, signal.SIGSTOP)
+    for _ in range(20):
+        left = members(group, known)
+        new = [member for member in left if member.pid not in seen]
+        if not new:
+            break
+        for member in new:
+            _send(member, signal.SIGSTOP)
+        seen |= {member.pid for member in new}
+        known |= sessions_of(left)
+    return left
+
+
+def _send(member: Member, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(member.pid, signal.SIGKILL)
+        os.kill(member.pid, number)
