@@ -186,3 +186,30 @@ class StoreUnavailable(InfraError):
 
 class DiskFull(InfraError):
     code = "disk_full"
+
+
+class NoLongerOurs(InfraError):
+    """The process may not write about the job any more. Nothing was stored; whoever holds the job decides how it goes on."""
+
+    code = "no_longer_ours"
+
+
+class LeaseLost(NoLongerOurs):
+    code = "lease_lost"
+
+    def __init__(self, job: str) -> None:
+        super().__init__(f"another process has taken over job {job}", "see how it goes on with: llm4llm status JOB")
+
+
+class DeviceLost(NoLongerOurs):
+    code = "device_lost"
+
+    def __init__(self, device: str) -> None:
+        super().__init__(f"{device} was given to another process while something was timed on it", "the stage has to be repeated")
+
+
+class HandedBack(NoLongerOurs):
+    code = "handed_back"
+
+    def __init__(self, job: str) -> None:
+        super().__init__(f"job {job} was handed back before its end", "another worker continues it")

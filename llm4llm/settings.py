@@ -32,6 +32,9 @@ class Settings(BaseSettings):
     child_memory_bytes: int | None = Field(default=None, gt=0)  # None: 90 % of the machine's memory
     candidate_memory_bytes: int | None = Field(default=None, gt=0)  # None: half of the machine's memory
 
+    lease_s: float = Field(default=30.0, gt=0)  # after which a worker that says nothing counts as gone
+    max_attempts: int = Field(default=3, gt=0)  # how often a job is taken up without a stage coming to its end
+
     @property
     def database(self) -> str:
         """The URL that the store opens."""

@@ -255,6 +255,29 @@ def status(
 
 
 @app.command()
+def worker(
+    count: Annotated[int, typer.Option("--count", min=1, help="How many worker processes.")] = 1,
+    once: Annotated[bool, typer.Option("--once", help="Run one waiting job per worker, if there is any, then end.")] = False,
+    poll: Annotated[float, typer.Option("--poll", metavar="SECONDS", min=0.05, help="Time between two looks for work.")] = 1.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Log as JSON lines on stderr.")] = False,
+) -> None:
+    """Run jobs that were submitted to the service, on the same database and home folder as llm4llm serve.
+
+    SIGTERM and Ctrl-C hand back the job that runs, to be continued by another worker; a second one ends everything at once.
+
+    [bold]Examples[/bold]
+
+      llm4llm worker --count 2
+
+      CUDA_VISIBLE_DEVICES=1 LLM4LLM_DATABASE_URL=postgresql://user@db/jobs llm4llm worker --json
+    """
+    from llm4llm.cli import worker as command
+    from llm4llm.worker.loop import Rounds
+
+    raise typer.Exit(command.worker(count, Rounds(poll, once), as_json))
+
+
+@app.command()
 def doctor(python: Python = None, as_json: Json = False) -> None:
     """Say what this machine can do, one line each, with the fix for what is missing."""
     from llm4llm.cli import doctor as command

@@ -15,6 +15,7 @@ from llm4llm.kit import canonical_json
 from llm4llm.schema.job import Job, JobStatus
 from llm4llm.service.jobs import submit
 from llm4llm.service.report import job_report
+from llm4llm.store import Queue
 from llm4llm.worker.local import run_job
 
 
@@ -23,7 +24,7 @@ def start(options: Options, out: Path | None, as_json: bool) -> int:
     with opened() as local:
         request = make_request(options, local.settings.home)
         check_output_folder(out)
-        job = submit(request, local.store, local.clock, local.rng)
+        job = submit(request, local.store, local.clock, local.rng, Queue.FOREGROUND)
         return _to_its_end(local, job, out, as_json)
 
 

@@ -18,6 +18,7 @@ from llm4llm.schema.profile import Hotspot, ProfileReport
 from llm4llm.schema.results import Results
 from llm4llm.schema.task import Task
 from llm4llm.service.jobs import submit
+from llm4llm.store import Queue
 
 
 def profile(options: Options, out: Path | None, as_json: bool) -> int:
@@ -25,7 +26,7 @@ def profile(options: Options, out: Path | None, as_json: bool) -> int:
     with opened() as local:
         request = make_request(options, local.settings.home)
         check_output_folder(out)
-        job = work(local, submit(request, local.store, local.clock, local.rng))
+        job = work(local, submit(request, local.store, local.clock, local.rng, Queue.FOREGROUND))
         results = local.store.stages.results(job.id)
         if out is not None and job.stage is not None:
             deliver(local, job, out.absolute())
@@ -42,7 +43,7 @@ def tasks(options: Options, out: Path) -> int:
     with opened() as local:
         request = make_request(options, local.settings.home)
         check_output_folder(out)
-        job = work(local, submit(request, local.store, local.clock, local.rng))
+        job = work(local, submit(request, local.store, local.clock, local.rng, Queue.FOREGROUND))
         results = local.store.stages.results(job.id)
         selection = results.task
         for task in selection.tasks if selection else ():

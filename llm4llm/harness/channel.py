@@ -6,12 +6,15 @@ A request is {"id", "op", "payload"}; the child answers with any number of {"id"
 
 import json
 import os
+import select
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
 FD_VARIABLE = "LLM4LLM_CHANNEL_FD"
 NONCE_VARIABLE = "LLM4LLM_CHANNEL_NONCE"
+_ORPHANED_S = 10.0
 
 
 class Channel:
@@ -59,9 +62,24 @@ class Channel:
 
     def _line(self) -> bytes | None:
         while b"\n" not in self._buffer:
-            chunk = self._socket.recv(1 << 16)
+            try:
+                chunk = self._socket.recv(1 << 16)
+            except ConnectionError:
+                chunk = b""
             if not chunk:
+                self._stand_still_if_orphaned()
                 return None
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
+
+    def _stand_still_if_orphaned(self) -> None:
+        """Wait to be killed if the parent has died; return at once if it only has no more requests.
+
+        See confine.py: the guardian ends the whole family, and finds those in sessions of their own through us. The kernel closes a dead
+        process's files before it tells its children.
+        """
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        if any(events & select.POLLHUP for _, events in poller.poll(0)):
+            time.sleep(_ORPHANED_S)

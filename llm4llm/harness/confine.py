@@ -1,16 +1,33 @@
 """What every child does to itself first. Limits on memory, processes and time are kept by the parent, from outside."""
 
 import ctypes
+import os
 import resource
 import signal
 
 _PR_SET_PDEATHSIG = 1
+_PARENT_VARIABLE = "LLM4LLM_PARENT"  # set by llm4llm.sandbox.start
 
 
 def confine() -> None:
-    """Die with the parent and leave no core dumps. Does nothing where the kernel does not know how."""
+    """Stand still when the parent dies, until the guardian has ended the whole family; leave no core dumps.
+
+    Does nothing where the kernel does not know how. Not SIGKILL: what a dead process has started in a session of its own is nobody's
+    child any more, and the guardian could not find it.
+    """
     try:
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGSTOP), 0, 0, 0)
     except (OSError, AttributeError):
         return
+    finally:
+        parent = forget_parent()
+    if parent is not None and os.getppid() != parent:
+        # it was killed before we could ask to be told
+        os._exit(1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def forget_parent() -> int | None:
+    """The process that started this one, as the environment tells; afterwards the user's code finds nothing of it there."""
+    told = os.environ.pop(_PARENT_VARIABLE, None)
+    return int(told.partition(".")[0]) if told else None

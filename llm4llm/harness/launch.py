@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llm4llm.harness import script, streams, traces
+from llm4llm.harness.confine import forget_parent
 from llm4llm.harness.host import TorchFinder
 from llm4llm.harness.timelimit import TimeLimit
 from llm4llm.runtime.loader import Bundle, Refused
@@ -195,6 +196,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
 
 def main() -> int:
     """The script's exit code, or 2 if nothing was run."""
+    forget_parent()
     launch = Launch(parsed(sys.argv[1:]))
     try:
         launch.open()

@@ -1,20 +1,33 @@
 """Small tools without domain words: canonical JSON, hashes, ids, clocks, files, durations, process groups."""
 
+from llm4llm.kit.bell import Bell, first_rung
 from llm4llm.kit.clock import Clock, FrozenClock, SystemClock, iso
 from llm4llm.kit.duration import format_duration, parse_duration
 from llm4llm.kit.files import copy_atomic, install_folder, tail, write_atomic
 from llm4llm.kit.hashing import sha256_bytes, sha256_file, sha256_text
 from llm4llm.kit.ids import new_id
 from llm4llm.kit.json import canonical_json
-from llm4llm.kit.processes import Member, kill_group, members, proportional_bytes, resident_bytes, sessions_of, signal_group
+from llm4llm.kit.logs import set_up_logs
+from llm4llm.kit.processes import (
+    Member,
+    kill_group,
+    members,
+    proportional_bytes,
+    resident_bytes,
+    sessions_of,
+    signal_group,
+    start_ticks,
+)
 
 __all__ = [
+    "Bell",
     "Clock",
     "FrozenClock",
     "Member",
     "SystemClock",
     "canonical_json",
     "copy_atomic",
+    "first_rung",
     "format_duration",
     "install_folder",
     "iso",
@@ -25,10 +38,12 @@ __all__ = [
     "proportional_bytes",
     "resident_bytes",
     "sessions_of",
+    "set_up_logs",
     "sha256_bytes",
     "sha256_file",
     "sha256_text",
     "signal_group",
+    "start_ticks",
     "tail",
     "write_atomic",
 ]

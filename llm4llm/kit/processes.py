@@ -43,6 +43,16 @@ def members(group: int, also: Collection[int] = ()) -> list[Member]:
     return list(found.values())
 
 
+def start_ticks(pid: int) -> int | None:
+    """When a living process was started, in clock ticks since the machine was; None if it is gone. Names it for good, with its number."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(") ")[2].split()
+        # the first thread may be a zombie while others still hold on to the process's files
+        ended = fields[0] in _ENDED and len(os.listdir(_PROC / str(pid) / "task")) < 2
+        return None if ended else int(fields[19])
+    return None
+
+
 def sessions_of(found: Collection[Member]) -> frozenset[int]:
     """Sessions that were made within a family: their leader is one of it."""
     pids = {member.pid for member in found}
@@ -106,15 +116,41 @@ def kill_group(group: int, grace_s: float = 0.0, also: Collection[int] = ()) -> 
         deadline = time.monotonic() + grace_s
         while time.monotonic() < deadline and (left := members(group, known)):
             time.sleep(_POLL_S)
+    left = _frozen(group, known)
+    known |= sessions_of(left)
+    for member in reversed(left):
+        # the head of the family last: we may be killed half-way, and whoever goes on finds the others through it
+        if member.group != group:
+            _send(member, signal.SIGKILL)
     signal_group(group, signal.SIGKILL)
     # a fork may race with this, hence the rounds
     for _ in range(100):
         for member in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(member.pid, signal.SIGKILL)
+            _send(member, signal.SIGKILL)
         left = members(group, known)
         if not left:
             return True
         known |= sessions_of(left)
         time.sleep(_POLL_S)
     return False
+
+
+def _frozen(group: int, sessions: Collection[int]) -> list[Member]:
+    """Everybody who is left, stopped: who could still start a process could lose it to a session that we don't know."""
+    known, seen = set(sessions), set[int]()
+    signal_group(group, signal.SIGSTOP)
+    for _ in range(20):
+        left = members(group, known)
+        new = [member for member in left if member.pid not in seen]
+        if not new:
+            break
+        for member in new:
+            _send(member, signal.SIGSTOP)
+        seen |= {member.pid for member in new}
+        known |= sessions_of(left)
+    return left
+
+
+def _send(member: Member, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(member.pid, number)

@@ -1,14 +1,15 @@
 """Take a job from wherever it stands to its end, one stored stage at a time."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
-from llm4llm.errors import InfraError, Llm4llmError
+from llm4llm.errors import InfraError, Llm4llmError, NoLongerOurs
 from llm4llm.kit import Clock, iso
 from llm4llm.pipeline.budget import seconds_for, spent_s
 from llm4llm.pipeline.ending import Ending, ending
 from llm4llm.pipeline.steps import STEPS, Bench, Plan, Step
-from llm4llm.pipeline.transitions import ENDED, move
+from llm4llm.pipeline.transitions import ENDED, move, put_back
 from llm4llm.schema.event import Event
 from llm4llm.schema.job import Job, JobStatus, StageName
 from llm4llm.schema.reason import Reason
@@ -38,11 +39,12 @@ class _Recorder:
         self.outer(event)
 
 
-def advance(job_id: str, store: Store, tools: Tools, plan: Plan) -> Job:
+def advance(job_id: str, store: Store, tools: Tools, plan: Plan, steps: tuple[Step, ...] = STEPS) -> Job:
     """The job at its end. Finished stages never run again, so calling this after any crash goes on where it was.
 
-    The caller makes sure that nobody else advances the same job. InfraError, a signal's exception or a fault of ours passes on after the
-    attempt was closed; the first two leave the job queued, to be continued.
+    The caller makes sure that nobody else advances the same job, best with a fenced store: then a caller that is no longer the right one
+    gets NoLongerOurs, and nothing is stored. Any other InfraError, a signal's exception or a fault of ours passes on after the attempt was
+    closed; the first two leave the job queued, to be continued.
     """
     job = store.jobs.get(job_id)
     if job.status in ENDED:
@@ -50,37 +52,44 @@ def advance(job_id: str, store: Store, tools: Tools, plan: Plan) -> Job:
     job = move(store, job_id, JobStatus.RUNNING, None, iso(tools.clock.now()))
     if job.status is not JobStatus.RUNNING:
         return job
+    if tools.request is not None:
+        job = job.model_copy(update={"request": tools.request})
     try:
-        return _end(job, _walk(job, store, tools, plan), store, tools)
+        return end(job, _walk(job, store, tools, plan, steps), store, tools.clock, tools.progress)
+    except NoLongerOurs:
+        raise
+    except InfraError:
+        put_back(store, job_id, tools.clock)
+        raise
     except Exception as error:
-        if isinstance(error, InfraError):
-            move(store, job_id, JobStatus.QUEUED, None, iso(tools.clock.now()))
-        else:
-            reason = Reason(code="internal_error", text=f"a fault of llm4llm: {type(error).__name__}: {error}")
-            move(store, job_id, JobStatus.FAILED, reason, iso(tools.clock.now()))
+        reason = Reason(code="internal_error", text=f"a fault of llm4llm: {type(error).__name__}: {error}")
+        end(job, Ending(JobStatus.FAILED, reason), store, tools.clock, tools.progress)
         raise
     except BaseException:
         move(store, job_id, JobStatus.QUEUED, None, iso(tools.clock.now()))
         raise
 
 
-def _walk(job: Job, store: Store, tools: Tools, plan: Plan) -> Ending:
+def _walk(job: Job, store: Store, tools: Tools, plan: Plan, steps: tuple[Step, ...]) -> Ending:
     """Run the stages that have not finished, until the job is over."""
-    for step in STEPS:
+    for step in steps:
         results = store.stages.results(job.id)
-        end = ending(job, results)
-        if end is not None:
-            return end
+        reached = ending(job, results)
+        if reached is not None:
+            return reached
         if tools.cancelled():
             return _CANCELLED
-        if not results.has(step.stage):
-            failure = _run(step, job, store, tools, plan)
-            if failure is not None:
-                return failure
-    end = ending(job, store.stages.results(job.id))
-    if end is None:
+        if results.has(step.stage):
+            continue
+        # before the stage's time begins: waiting for others is nothing that the job's budget pays for
+        with tools.device() if step.times else nullcontext():
+            failure = _CANCELLED if tools.cancelled() else _run(step, job, store, tools, plan)
+        if failure is not None:
+            return failure
+    reached = ending(job, store.stages.results(job.id))
+    if reached is None:
         raise AssertionError(f"every stage of {job.id} has finished, and yet it has no end")
-    return end
+    return reached
 
 
 def _run(step: Step, job: Job, store: Store, tools: Tools, plan: Plan) -> Ending | None:
@@ -108,6 +117,8 @@ def _run(step: Step, job: Job, store: Store, tools: Tools, plan: Plan) -> Ending
             # through JSON text, where what is no number becomes null
             store.stages.finish(closed("finished", json.loads(result.model_dump_json())))
             step.also(bench, result)
+    except NoLongerOurs:
+        raise
     except (InfraError, KeyboardInterrupt, SystemExit):
         store.stages.finish(closed("failed", reason=_INTERRUPTED))
         raise
@@ -124,12 +135,16 @@ def _run(step: Step, job: Job, store: Store, tools: Tools, plan: Plan) -> Ending
     return None
 
 
-def _end(job: Job, end: Ending, store: Store, tools: Tools) -> Job:
-    job = move(store, job.id, end.status, end.reason, iso(tools.clock.now()))
-    event = _event(job, "decision", job.stage, f"{end.status.value}: {end.reason.text}")
-    store.events.add(event, iso(tools.clock.now()))
-    tools.progress(event)
-    return job
+def end(job: Job, reached: Ending, store: Store, clock: Clock, progress: Progress) -> Job:
+    """The job as it has ended; the move and its event are stored together, so that whoever follows the events sees exactly one end."""
+    at = iso(clock.now())
+    with store.transaction():
+        ended = move(store, job.id, reached.status, reached.reason, at)
+        event = _event(job, "decision", ended.stage, f"{reached.status.value}: {reached.reason.text}")
+        if ended.status is reached.status:
+            store.events.add(event, at)
+    progress(event)
+    return ended
 
 
 def _event(job: Job, kind: str, stage: StageName | None, text: str) -> Event:

@@ -78,6 +78,7 @@ class Step:
     stage: StageName
     run: Callable[[Bench], Frozen]
     also: Callable[[Bench, Any], None] = _nothing_more
+    times: bool = False  # it measures: nothing else may be measured on the same device meanwhile
 
 
 def _there(result: _T | None) -> _T:
@@ -166,10 +167,10 @@ def _bundle(bench: Bench) -> Packed:
 
 STEPS: tuple[Step, ...] = (
     Step(StageName.CAPTURE, _capture),
-    Step(StageName.PROFILE, _profile),
+    Step(StageName.PROFILE, _profile, times=True),
     Step(StageName.TASK, _task, _store_tasks),
-    Step(StageName.EPISODE, _episode),
-    Step(StageName.VERDICT, _verdict),
-    Step(StageName.ACCEPTANCE, _acceptance),
+    Step(StageName.EPISODE, _episode, times=True),
+    Step(StageName.VERDICT, _verdict, times=True),
+    Step(StageName.ACCEPTANCE, _acceptance, times=True),
     Step(StageName.BUNDLE, _bundle),
 )

@@ -97,6 +97,10 @@ class Child:
         self._strike("died", "it was ended")
         return self._reap()
 
+    def strike(self) -> None:
+        """End its whole group now, from any thread; its owner still has to kill or close it."""
+        self._strike("died", "it was ended")
+
     def stderr_tail(self) -> str:
         """The last lines that it and its descendants printed to stdout and stderr."""
         return self._watch.tail()

@@ -21,6 +21,7 @@ from llm4llm.sandbox.staging import stage_harness
 
 CHANNEL_FD_VARIABLE = "LLM4LLM_CHANNEL_FD"
 CHANNEL_NONCE_VARIABLE = "LLM4LLM_CHANNEL_NONCE"
+PARENT_VARIABLE = "LLM4LLM_PARENT"
 ORIGINAL_PREFIX = "LLM4LLM_ORIGINAL_"
 _ROOT = str(Path(llm4llm.__file__).resolve().parent.parent)
 # -I: nothing of the child's environment; -S: no site-packages, the standard library is enough
@@ -39,9 +40,13 @@ class Sandbox:
         self._guardian = Guardian()
         self._lock = threading.Lock()
         self._living: dict[int, Child] = {}
+        self._ended = False
 
     def start(self, spec: ChildSpec) -> Child:
-        """A running child in a session of its own. BadInterpreter if its Python can't be started; later deaths are values."""
+        """A running child in a session of its own. BadInterpreter if its Python can't be started; later deaths are values.
+
+        InfraError after `end_all`.
+        """
         channel = ParentChannel() if spec.channel else None
         try:
             process = self._spawn(spec, channel)
@@ -54,12 +59,24 @@ class Sandbox:
         child = Child(process, channel, spec.limits, self._forget)
         with self._lock:
             self._living[child.pid] = child
+            ended = self._ended
+        if ended:
+            child.kill()
+            raise InfraError("no process may be started any more", "")
         return child
+
+    def end_all(self) -> None:
+        """End every child and start none from now on. May be called by any thread: whoever waits for a child gets its death as a value."""
+        with self._lock:
+            self._ended = True
+            left = list(self._living.values())
+        for child in left:
+            child.strike()
 
     def execute(self, spec: ChildSpec) -> int:
         """Run a child on our own stdin, stdout and stderr and pass on the signals that we get; its exit code, negative for signals."""
         command = self._command(spec)
-        environment = self._environment(spec, None)
+        environment = self._environment(spec, None, watched=False)
         try:
             process = subprocess.Popen(command, env=environment, cwd=spec.working_directory, start_new_session=True)
         except OSError as error:
@@ -94,6 +111,7 @@ class Sandbox:
         self.close()
 
     def _spawn(self, spec: ChildSpec, channel: ParentChannel | None) -> subprocess.Popen[bytes]:
+        self._guardian.ready()  # before the child is there: we may be killed at any moment
         try:
             process = subprocess.Popen(
                 self._command(spec),
@@ -128,7 +146,7 @@ class Sandbox:
         }
         return [*prefix, sys.executable, "-I", "-S", "-c", _ENTER, _ROOT, json.dumps(facts), *own]
 
-    def _environment(self, spec: ChildSpec, channel: ParentChannel | None) -> dict[str, str]:
+    def _environment(self, spec: ChildSpec, channel: ParentChannel | None, watched: bool = True) -> dict[str, str]:
         environment = dict(spec.environment)
         staged = str(stage_harness(self.home))
         for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
@@ -136,6 +154,8 @@ class Sandbox:
                 environment[ORIGINAL_PREFIX + name] = environment[name]
         environment["PYTHONPATH"] = os.pathsep.join([staged, *filter(None, [environment.get("PYTHONPATH")])])
         environment["PYTHONSAFEPATH"] = "1"
+        if watched:
+            environment[PARENT_VARIABLE] = f"{os.getpid()}.{self._guardian.token}"
         if channel is not None:
             environment[CHANNEL_FD_VARIABLE] = str(channel.child_fd)
             environment[CHANNEL_NONCE_VARIABLE] = channel.nonce

@@ -8,11 +8,13 @@ from llm4llm.kit import Clock, iso, new_id
 from llm4llm.schema.job import Job, JobStatus, Request
 from llm4llm.schema.reason import Reason
 from llm4llm.service.script import check_script, read_script
-from llm4llm.store import Store
+from llm4llm.store import Queue, Store
 
 
-def submit(request: Request, store: Store, clock: Clock, rng: random.Random) -> Job:
+def submit(request: Request, store: Store, clock: Clock, rng: random.Random, queue: Queue = Queue.WORKERS) -> Job:
     """A stored job: queued, or failed at once with its reason if the request can't be served as it is.
+
+    No worker takes a job of the foreground queue: whoever submits it there runs it.
 
     `script_sha256` is set from the file's content, which is kept among the blobs: what was asked for stays readable whatever becomes of the
     file.
@@ -29,7 +31,7 @@ def submit(request: Request, store: Store, clock: Clock, rng: random.Random) -> 
         job = Job(id=job_id, request=request, status=JobStatus.FAILED, reason=reason, created_at=at, ended_at=at)
     else:
         job = Job(id=job_id, request=request, status=JobStatus.QUEUED, created_at=at)
-    store.jobs.add(job)
+    store.jobs.add(job, queue)
     return job
 
 

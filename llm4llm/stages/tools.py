@@ -1,6 +1,7 @@
 """What the stages are handed: one-call protocols for everything outside them, so that a stage reaches for nothing by itself."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -9,6 +10,7 @@ from llm4llm.kit import Clock
 from llm4llm.sandbox.answer import Failed, Ok, OnEvent
 from llm4llm.schema.acceptance import Patch, Trialled
 from llm4llm.schema.event import Event
+from llm4llm.schema.job import Request
 from llm4llm.schema.task import Task
 from llm4llm.schema.verdict import Verdict
 
@@ -71,6 +73,8 @@ class Tools:
     scratch: Path  # the job's own folder; removed with the job
     deadline: float  # monotonic seconds at which the stage must have ended
     cancelled: Callable[[], bool]  # asked between steps
+    device: Callable[[], AbstractContextManager[object]] = nullcontext  # held while a stage measures; entering it waits for the device
+    request: Request | None = None  # the job's request with this machine's paths; None: as it was stored
 
     def seconds_left(self) -> float:
         """Seconds until the stage's deadline, never negative."""

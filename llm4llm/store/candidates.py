@@ -29,7 +29,7 @@ class Candidates:
                 session.add(TaskRow(job_id=job_id, id=task.id, position=position, facts=task.model_dump(mode="json")))
 
     def tasks(self, job_id: str) -> tuple[Task, ...]:
-        with self._sessions.transaction() as session:
+        with self._sessions.reading() as session:
             rows = session.scalars(select(TaskRow).where(TaskRow.job_id == job_id).order_by(TaskRow.position))
             return tuple(Task.model_validate(row.facts) for row in rows)
 
@@ -57,7 +57,7 @@ class Candidates:
 
     def all(self, job_id: str) -> tuple[Candidate, ...]:
         """Candidates in the order in which they were proposed."""
-        with self._sessions.transaction() as session:
+        with self._sessions.reading() as session:
             rows = session.scalars(select(CandidateRow).where(CandidateRow.job_id == job_id).order_by(CandidateRow.position))
             return tuple(_candidate(row) for row in rows)
 
@@ -69,7 +69,7 @@ class Candidates:
             .where(CandidateRow.job_id == job_id, VerdictRow.stage == stage)
             .order_by(CandidateRow.position)
         )
-        with self._sessions.transaction() as session:
+        with self._sessions.reading() as session:
             rows = session.execute(query).all()
             return tuple(Trial(candidate=_candidate(row), verdict=_VERDICT.validate_python(said.verdict)) for row, said in rows)
 

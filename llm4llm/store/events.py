@@ -17,6 +17,6 @@ class Events:
 
     def of(self, job_id: str) -> tuple[Event, ...]:
         """A job's events, oldest first."""
-        with self._sessions.transaction() as session:
+        with self._sessions.reading() as session:
             rows = session.scalars(select(EventRow).where(EventRow.job_id == job_id).order_by(EventRow.id))
             return tuple(Event.model_validate(row.event) for row in rows)

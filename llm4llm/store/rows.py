@@ -44,7 +44,8 @@ class JobRow(Base):
     ended_at: Mapped[str | None] = mapped_column(_TIME)
     cancel_requested_at: Mapped[str | None] = mapped_column(_TIME)
     owner: Mapped[str | None] = mapped_column(_NAME)  # id of the API key that submitted it; None: this machine's own user
-    attempts: Mapped[int] = mapped_column(default=0, server_default="0")  # how often a worker has taken it
+    queue: Mapped[str] = mapped_column(String(16), default="workers", server_default="workers")  # see store.jobs.Queue
+    attempts: Mapped[int] = mapped_column(default=0, server_default="0")  # how often it was taken since a stage of it finished last
     lease_holder: Mapped[str | None] = mapped_column(_NAME)  # the worker that runs it
     lease_expires_at: Mapped[str | None] = mapped_column(_TIME)
     not_before: Mapped[str | None] = mapped_column(_TIME)  # after a failed attempt: when the next one may begin

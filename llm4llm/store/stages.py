@@ -4,13 +4,14 @@ from typing import Any
 
 from pydantic import ValidationError
 from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
 
 from llm4llm.errors import StoreUnavailable
 from llm4llm.schema.job import StageName
 from llm4llm.schema.reason import Reason
 from llm4llm.schema.results import Results
 from llm4llm.schema.run import StageRun
-from llm4llm.store.rows import StageRunRow
+from llm4llm.store.rows import JobRow, StageRunRow
 from llm4llm.store.session import Sessions
 
 _INTERRUPTED = Reason(code="interrupted", text="the process that ran this stage went away before it ended")
@@ -26,11 +27,7 @@ class Stages:
         """Open a new attempt and return its number, from 1. An attempt that was left open is closed as interrupted."""
         with self._sessions.transaction() as session:
             of_stage = (StageRunRow.job_id == job_id, StageRunRow.stage == stage.value)
-            session.execute(
-                update(StageRunRow)
-                .where(*of_stage, StageRunRow.status == "running")
-                .values(status="failed", reason=_INTERRUPTED.model_dump(mode="json"), ended_at=at)
-            )
+            close_open_runs(session, job_id, at)
             attempt = 1 + (session.scalar(select(func.max(StageRunRow.attempt)).where(*of_stage)) or 0)
             session.add(StageRunRow(job_id=job_id, stage=stage.value, attempt=attempt, status="running", started_at=at))
             return attempt
@@ -51,19 +48,22 @@ class Stages:
         with self._sessions.transaction() as session:
             if getattr(session.execute(change), "rowcount", 0) != 1:
                 raise LookupError(f"attempt {run.attempt} of {run.stage} of {run.job} is not open")
+            if run.status == "finished":
+                # the job makes progress: whoever takes it next begins to count anew
+                session.execute(update(JobRow).where(JobRow.id == run.job).values(attempts=0))
 
     def result(self, job_id: str, stage: StageName) -> dict[str, Any] | None:
         """The finished run's result; None as long as there is none."""
         query = select(StageRunRow.result).where(
             StageRunRow.job_id == job_id, StageRunRow.stage == stage.value, StageRunRow.status == "finished"
         )
-        with self._sessions.transaction() as session:
+        with self._sessions.reading() as session:
             return session.scalars(query).first()
 
     def results(self, job_id: str) -> Results:
         """What every finished stage gave; StoreUnavailable if another version stored it in a form that can't be read any more."""
         query = select(StageRunRow.stage, StageRunRow.result).where(StageRunRow.job_id == job_id, StageRunRow.status == "finished")
-        with self._sessions.transaction() as session:
+        with self._sessions.reading() as session:
             stored = {row.stage: row.result for row in session.execute(query)}
         try:
             return Results.model_validate(stored)
@@ -74,9 +74,18 @@ class Stages:
 
     def runs(self, job_id: str) -> tuple[StageRun, ...]:
         """Every attempt, in the order in which they were started."""
-        with self._sessions.transaction() as session:
+        with self._sessions.reading() as session:
             rows = session.scalars(select(StageRunRow).where(StageRunRow.job_id == job_id).order_by(StageRunRow.id))
             return tuple(_run(row) for row in rows)
+
+
+def close_open_runs(session: Session, job_id: str, at: str) -> None:
+    """End as interrupted whatever a process that is gone has left open."""
+    session.execute(
+        update(StageRunRow)
+        .where(StageRunRow.job_id == job_id, StageRunRow.status == "running")
+        .values(status="failed", reason=_INTERRUPTED.model_dump(mode="json"), ended_at=at)
+    )
 
 
 def _run(row: StageRunRow) -> StageRun:

@@ -1,1 +1,1 @@
-"""Walks the stages of a job with real children."""
+"""Takes jobs by lease and walks their stages with real children."""

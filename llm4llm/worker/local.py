@@ -1,71 +1,55 @@
-"""Run one job in this process: real children, real store, and nothing left behind however it ends."""
+"""Run one job in this process because a person asked for it: real children, real store, nothing left behind however it ends."""
 
-from llm4llm.assets import resolve_target, seeds
-from llm4llm.kit import Clock, SystemClock
-from llm4llm.pipeline.advance import advance
-from llm4llm.pipeline.steps import Plan
-from llm4llm.pipeline.transitions import ENDED
-from llm4llm.sandbox import Limits, Sandbox
+import random
+
+from llm4llm.errors import InfraError, JobNotResumable
+from llm4llm.kit import Bell, SystemClock
+from llm4llm.pipeline.transitions import ENDED, not_before
 from llm4llm.schema.job import Job
 from llm4llm.settings import Settings
-from llm4llm.stages.tools import Progress, Tools
-from llm4llm.store import Store, open_store
-from llm4llm.worker.confirm import Confirmation
-from llm4llm.worker.host import HostSetting, LiveHost
-from llm4llm.worker.judge import JobJudge
+from llm4llm.stages.tools import Progress
+from llm4llm.store import open_store
+from llm4llm.worker.folder import settle
+from llm4llm.worker.held import Station, run_held
+from llm4llm.worker.identity import gone, new_holder
+from llm4llm.worker.keeping import new_hold
 from llm4llm.worker.lock import job_lock
-from llm4llm.worker.memory import machine_bytes
-from llm4llm.worker.scratch import clear_ended, job_folder
+from llm4llm.worker.scratch import job_folder
 from llm4llm.worker.signals import orderly_end
-
-_MEMORY_SHARE = 0.9  # of the machine's: the rest keeps the machine answering
+from llm4llm.worker.walk import walk
 
 
 def run_job(job_id: str, settings: Settings, progress: Progress) -> Job:
     """The job at its end, from wherever it was; one that has ended is returned as it is.
 
     UnknownJob if there is none, JobNotResumable while another process runs it. KeyboardInterrupt (SIGINT, SIGTERM, SIGHUP) and InfraError
-    pass on with the job queued, to be continued. Every child has ended when this returns or raises.
+    pass on with the job queued, to be continued; LeaseLost with the job in the hands of whoever took it meanwhile. Every child has ended
+    when this returns or raises.
     """
     store = open_store(settings.database, settings.blobs)
+    station = Station(settings, store, SystemClock(), random.Random())  # noqa: S311 (spreads waiting in time)
     try:
         job = store.jobs.get(job_id)
         if job.status in ENDED:
             return job
-        folder = job_folder(settings.home, job_id)
-        with job_lock(folder, job_id), orderly_end(), Sandbox(settings.home) as sandbox:
-            clock = SystemClock()
-            host, judge = LiveHost(sandbox, _setting(job, settings)), JobJudge(sandbox, job)
+        holder, folder = new_holder(), job_folder(settings.home, job_id)
+        # the lock tells at once that a process of this home has gone; the lease is what others go by
+        with job_lock(folder, job_id, holder), orderly_end(), Bell() as never:
+            if not store.leases.take(job_id, new_hold(holder, station.clock, settings.lease_s), gone):
+                raise JobNotResumable(job_id, "another process is running it")
             try:
-                job = advance(job_id, store, _tools(job, store, host, judge, progress, clock), _plan())
-            finally:
-                judge.close()
-                host.close()
+                job = run_held(job, holder, station, walk, progress, never)
+            except BaseException as error:
+                _hand_back(job_id, holder, station, isinstance(error, InfraError))
+                raise
             if job.status in ENDED:
-                clear_ended(folder, job)
+                settle(job, folder, store, station.clock)
             return job
     finally:
         store.close()
 
 
-def _setting(job: Job, settings: Settings) -> HostSetting:
-    memory = settings.child_memory_bytes or int(_MEMORY_SHARE * machine_bytes())
-    return HostSetting(job, job_folder(settings.home, job.id), Limits(memory_bytes=memory), settings.script_time_limit_s)
-
-
-def _tools(job: Job, store: Store, host: LiveHost, judge: JobJudge, progress: Progress, clock: Clock) -> Tools:
-    return Tools(
-        host=host,
-        judge=judge,
-        confirm=Confirmation(host.sandbox, host.setting, store),
-        clock=clock,
-        progress=progress,
-        blobs=store.blobs,
-        scratch=host.setting.scratch,
-        deadline=float("inf"),
-        cancelled=lambda: store.jobs.cancel_asked(job.id),
-    )
-
-
-def _plan() -> Plan:
-    return Plan(seeds=seeds(), resolve_target=resolve_target)
+def _hand_back(job_id: str, holder: str, station: Station, counts: bool) -> None:
+    """Queue the job again if it is still ours: no stage has ended it or queued it."""
+    later = not_before(station.store.jobs.attempts(job_id), station.clock) if counts else None
+    station.store.leases.hand_back(job_id, new_hold(holder, station.clock, station.settings.lease_s), later, counts)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from llm4llm.schema.job import Job, StageName
 
-_KEPT = {"lock", "script.stdout", "script.stderr"}
+KEPT = {"lock", "script.stdout", "script.stderr"}
 _TASKS = "tasks"
 
 
@@ -15,11 +15,14 @@ def job_folder(home: Path, job_id: str) -> Path:
 
 def clear_ended(folder: Path, job: Job) -> None:
     """Remove what nobody needs after the end: tasks alone may be gigabytes. They stay if they are what the job was for."""
-    kept = _KEPT | {_TASKS} if job.request.stop_after is StageName.TASK else _KEPT
-    for entry in folder.iterdir():
-        if entry.name in kept:
-            continue
+    for entry in unneeded(folder, job):
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)
         else:
             entry.unlink(missing_ok=True)
+
+
+def unneeded(folder: Path, job: Job) -> list[Path]:
+    """Everything in a folder that an ended job does not keep."""
+    kept = KEPT | {_TASKS} if job.request.stop_after is StageName.TASK else KEPT
+    return [entry for entry in folder.iterdir() if entry.name not in kept]

@@ -15,10 +15,13 @@ _TIME = sa.String(40)
 def upgrade() -> None:
     with op.batch_alter_table("jobs") as table:
         table.add_column(sa.Column("owner", _NAME))
+        table.add_column(sa.Column("queue", sa.String(16), nullable=False, server_default="workers"))
         table.add_column(sa.Column("attempts", sa.Integer(), nullable=False, server_default="0"))
         table.add_column(sa.Column("lease_holder", _NAME))
         table.add_column(sa.Column("lease_expires_at", _TIME))
         table.add_column(sa.Column("not_before", _TIME))
+    # until now every job was run by the process that submitted it
+    op.execute("update jobs set queue = 'foreground'")
     op.create_index("ix_jobs_status_created_at", "jobs", ["status", "created_at"])
     op.create_index("ix_jobs_owner_created_at", "jobs", ["owner", "created_at"])
     op.create_table(
@@ -58,5 +61,5 @@ def downgrade() -> None:
     op.drop_index("ix_jobs_owner_created_at", "jobs")
     op.drop_index("ix_jobs_status_created_at", "jobs")
     with op.batch_alter_table("jobs") as table:
-        for column in ("not_before", "lease_expires_at", "lease_holder", "attempts", "owner"):
+        for column in ("not_before", "lease_expires_at", "lease_holder", "attempts", "queue", "owner"):
             table.drop_column(column)

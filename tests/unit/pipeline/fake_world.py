@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from llm4llm.assets import Seed
 from llm4llm.kit import FrozenClock
 from llm4llm.pipeline.advance import advance
-from llm4llm.pipeline.steps import Plan
+from llm4llm.pipeline.steps import STEPS, Plan, Step
 from llm4llm.sandbox.answer import Failed, Ok, OnEvent
 from llm4llm.schema.acceptance import Patch, Trialled
 from llm4llm.schema.event import Event
@@ -130,6 +131,9 @@ class World:
     judge: FakeJudge
     fresh: str = "keep"
     events: list[Event] = field(default_factory=list)
+    device: Callable[[], AbstractContextManager[None]] = nullcontext
+    request: Request | None = None
+    steps: tuple[Step, ...] = STEPS
 
     def submit(self, **changes: Any) -> Job:
         script = self.folder / "script.py"
@@ -171,9 +175,11 @@ class World:
             scratch=self.folder / "scratch" / job.id,
             deadline=float("inf"),
             cancelled=lambda: self.store.jobs.cancel_asked(job.id),
+            device=self.device,
+            request=self.request,
         )
         tools.scratch.mkdir(parents=True, exist_ok=True)
-        return advance(job.id, self.store, tools, self.plan())
+        return advance(job.id, self.store, tools, self.plan(), self.steps)
 
 
 def target(name: str, gpu: str | None, capability: str | None) -> TargetProfile:

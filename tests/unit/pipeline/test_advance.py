@@ -3,19 +3,26 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_world import World, captured, make_world, root, spot
 
-from llm4llm.errors import StoreUnavailable
+from llm4llm.errors import LeaseLost, StoreUnavailable
+from llm4llm.kit import iso
+from llm4llm.pipeline.steps import STEPS, Bench
 from llm4llm.sandbox.answer import Failed
+from llm4llm.schema.base import Frozen
 from llm4llm.schema.event import Event
 from llm4llm.schema.job import Job, JobStatus, StageName
 from llm4llm.schema.verdict import Incorrect
 from llm4llm.service.jobs import cancel
 from llm4llm.service.report import job_report
+from llm4llm.store import Fence, Hold
 
 STAGES = [stage.value for stage in StageName]
 
@@ -296,3 +303,94 @@ def test_a_fault_of_ours_is_stored_and_passed_on(world: World) -> None:
         world.advance(job)
     ended = world.store.jobs.get(job.id)
     assert (ended.status, ended.reason and ended.reason.code) == (JobStatus.FAILED, "internal_error")
+
+
+def test_the_device_is_held_while_a_stage_measures_and_costs_no_budget(world: World) -> None:
+    stages: list[str] = []
+    held = False
+
+    @contextmanager
+    def device() -> Iterator[None]:
+        nonlocal held
+        world.clock.sleep(1000.0)  # somebody else was there
+        held = True
+        yield
+        held = False
+
+    def hear(event: Event) -> None:
+        if event.kind == "stage_started" and event.stage is not None and held:
+            stages.append(event.stage.value)
+
+    world.device = device
+    job = world.advance(world.submit(), hear)
+    assert (job.status, job.reason and job.reason.code) == (JobStatus.SUCCEEDED, "accepted")
+    assert stages == ["profile", "episode", "verdict", "acceptance"]
+    assert sum(job_report(world.store, job.id)["spend"]["seconds"].values()) < 600
+
+
+def test_a_job_cancelled_while_it_waits_for_the_device_measures_nothing(world: World) -> None:
+    job = world.submit()
+
+    @contextmanager
+    def device() -> Iterator[None]:
+        cancel(job.id, world.store, world.clock)
+        yield
+
+    world.device = device
+    assert world.advance(job).status is JobStatus.CANCELLED
+    assert "profile" not in world.host.asked
+
+
+def test_the_machine_s_fault_is_not_tried_again_at_once(world: World) -> None:
+    job = world.submit()
+    world.host.answers["profile"] = Failed("died", "gone")
+
+    def hear(event: Event) -> None:
+        raise StoreUnavailable("the disk went away")
+
+    with pytest.raises(StoreUnavailable):
+        world.advance(job, hear)
+    now = iso(world.clock.now())
+    assert world.store.leases.waiting(now) == 0
+    world.clock.sleep(6)
+    assert world.store.leases.waiting(iso(world.clock.now())) == 1
+
+
+def test_a_job_that_was_taken_away_is_left_as_it_is(world: World) -> None:
+    job = world.submit()
+    hold = Hold("a", iso(world.clock.now()), iso(world.clock.now()))
+    assert world.store.leases.claim(hold, 3)
+    store, world.store = world.store, world.store.fenced(Fence(job.id, "a"))
+
+    def hear(event: Event) -> None:
+        if event.kind == "stage_started" and event.stage is StageName.TASK:
+            assert store.leases.take(job.id, hold._replace(holder="b"), lambda holder: True)
+
+    with pytest.raises(LeaseLost):
+        world.advance(job, hear)
+    assert store.jobs.get(job.id).status is JobStatus.RUNNING
+    assert store.stages.runs(job.id)[-1].status == "running"
+    assert store.leases.held() == {job.id: "b"}
+
+
+def test_stages_work_on_the_request_as_this_machine_can_run_it(world: World) -> None:
+    job = world.submit()
+    world.request = job.request.model_copy(update={"min_gain": 3.0})
+    ended = world.advance(job)
+    assert ended.reason is not None
+    assert ended.reason.code == "nothing_accepted"
+    assert world.store.jobs.get(job.id).request.min_gain == job.request.min_gain
+
+
+def test_other_steps_may_be_walked(world: World) -> None:
+    capture, *_ = STEPS
+    job = world.submit(stop_after=StageName.CAPTURE)
+    seen: list[str] = []
+
+    def run(bench: Bench) -> Frozen:
+        seen.append(bench.job.id)
+        return capture.run(bench)
+
+    world.steps = (replace(capture, run=run),)
+    assert world.advance(job).status is JobStatus.SUCCEEDED
+    assert seen == [job.id]

@@ -5,10 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy.exc import IntegrityError
 
+from llm4llm.assets import migrations_dir
 from llm4llm.errors import BadSettings, StoreUnavailable, UnknownJob
 from llm4llm.schema.candidate import Candidate
 from llm4llm.schema.episode import Trial
@@ -18,7 +21,8 @@ from llm4llm.schema.reason import Reason
 from llm4llm.schema.run import StageRun
 from llm4llm.schema.task import Task
 from llm4llm.schema.verdict import Failed
-from llm4llm.store import BlobDamaged, DatabaseCorrupt, DatabaseForeign, DatabaseTooNew, Store, open_store
+from llm4llm.store import BlobDamaged, DatabaseCorrupt, DatabaseForeign, DatabaseTooNew, Hold, Store, open_store
+from llm4llm.store.engine import make_engine
 from llm4llm.store.rows import Base
 
 AT = "2025-01-01T00:00:00.000000+00:00"
@@ -169,6 +173,26 @@ def test_two_openers_migrate_once(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(opened, range(8))) == [0] * 8
+
+
+def test_jobs_of_an_older_version_stay_with_the_foreground(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    engine = make_engine(url)
+    config = Config()
+    config.set_main_option("script_location", str(migrations_dir()))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        request = make_job().request.model_dump_json()
+        connection.exec_driver_sql(
+            "insert into jobs (id, request, status, created_at) values ('job_1', ?, 'queued', ?)",
+            (request, AT),
+        )
+    engine.dispose()
+    store = open_store(url, tmp_path)
+    assert store.jobs.get("job_1") == make_job()
+    assert store.leases.waiting(AT) == 0
+    assert store.leases.take("job_1", Hold("a", AT, AT), lambda holder: False)
 
 
 def test_a_file_that_is_no_database_says_so(tmp_path: Path) -> None:
