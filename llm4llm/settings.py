@@ -45,6 +45,15 @@ class Settings(BaseSettings):
         """The folder that the store keeps files in."""
         return self.blob_root or self.home / "blobs"
 
+    @property
+    def private(self) -> tuple[Path, ...]:
+        """Files and folders outside the home that jobs must not see: the database's files, and blobs in a folder of their own."""
+        kept = [Path(self.blobs)] if self.blob_root is not None else []
+        if self.database.startswith("sqlite:///"):
+            file = self.database.removeprefix("sqlite:///")
+            kept += [Path(file + suffix).absolute() for suffix in ("", "-wal", "-shm")]
+        return tuple(kept)
+
     @classmethod
     def settings_customise_sources(
         cls,

@@ -56,7 +56,7 @@ def run_held(job: Job, holder: str, station: Station, walk: Walk, progress: Prog
     def cancelled() -> bool:
         return fenced.jobs.cancel_asked(job.id)
 
-    with Sandbox(station.settings.home) as sandbox:
+    with Sandbox(station.settings.home, station.settings.private) as sandbox:
         terms = Terms(station.settings.lease_s, stop, cancelled, sandbox.end_all)
         with Keeper(station.store, fence, station.clock, station.rng, terms) as keeper:
 
