@@ -26,7 +26,7 @@ class Settings(BaseSettings):
 
     home: Path = Field(default_factory=default_home)
     database_url: str = ""  # SQLAlchemy URL; empty: SQLite in the home folder
-    blob_root: Path | None = None  # folder of stored files; None: in the home folder
+    blob_root: str | None = None  # folder of stored files, or a bucket by its fsspec URL (s3://NAME/PREFIX); None: in the home folder
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
     script_time_limit_s: float = Field(default=600.0, gt=0)  # one run of the user's script, at most; a job's budget may be less
     child_memory_bytes: int | None = Field(default=None, gt=0)  # None: 90 % of the machine's memory
@@ -37,10 +37,18 @@ class Settings(BaseSettings):
         """The URL that the store opens."""
         return self.database_url or f"sqlite:///{self.home / 'llm4llm.sqlite3'}"
 
+    require_keys: bool = False  # whether the service asks for API keys; without, it listens on loopback only
+    max_upload_bytes: int = Field(default=64 << 20, gt=0)  # one request's body, whatever a key permits
+    max_unpacked_bytes: int = Field(default=256 << 20, gt=0)  # all files of one job
+    allow_network: bool = False  # whether an uploaded script may ask for the network
+    allowed_environment: tuple[str, ...] = ()  # names of variables that an uploaded script may be given, besides the usual harmless ones
+
     @property
-    def blobs(self) -> Path:
-        """The folder that the store keeps files in."""
-        return self.blob_root or self.home / "blobs"
+    def blobs(self) -> Path | str:
+        """Where the store keeps files: a folder, or a bucket's URL."""
+        if self.blob_root is None:
+            return self.home / "blobs"
+        return self.blob_root if "://" in self.blob_root else Path(self.blob_root)
 
     @classmethod
     def settings_customise_sources(

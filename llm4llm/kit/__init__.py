@@ -1,5 +1,6 @@
 """Small tools without domain words: canonical JSON, hashes, ids, clocks, files, durations, process groups."""
 
+from llm4llm.kit.bucket import TokenBucket
 from llm4llm.kit.clock import Clock, FrozenClock, SystemClock, iso
 from llm4llm.kit.duration import format_duration, parse_duration
 from llm4llm.kit.files import copy_atomic, install_folder, tail, write_atomic
@@ -13,6 +14,7 @@ __all__ = [
     "FrozenClock",
     "Member",
     "SystemClock",
+    "TokenBucket",
     "canonical_json",
     "copy_atomic",
     "format_duration",

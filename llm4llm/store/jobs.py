@@ -19,17 +19,7 @@ class Jobs:
 
     def add(self, job: Job) -> None:
         with self._sessions.transaction() as session:
-            session.add(
-                JobRow(
-                    id=job.id,
-                    request=job.request.model_dump(mode="json"),
-                    status=job.status.value,
-                    stage=job.stage.value if job.stage else None,
-                    reason=job.reason.model_dump(mode="json") if job.reason else None,
-                    created_at=job.created_at,
-                    ended_at=job.ended_at,
-                )
-            )
+            session.add(row_of(job, None))
 
     def get(self, job_id: str) -> Job:
         """The job as it is now; UnknownJob if there is none with that id."""
@@ -37,13 +27,13 @@ class Jobs:
             row = session.get(JobRow, job_id)
             if row is None:
                 raise UnknownJob(job_id)
-            return _job(row)
+            return job_of(row)
 
     def latest(self, limit: int = 50) -> tuple[Job, ...]:
         """Jobs, newest first."""
         with self._sessions.transaction() as session:
             rows = session.scalars(select(JobRow).order_by(JobRow.created_at.desc(), JobRow.id.desc()).limit(limit))
-            return tuple(_job(row) for row in rows)
+            return tuple(job_of(row) for row in rows)
 
     def move(
         self, job_id: str, expected: Collection[JobStatus], to: JobStatus, reason: Reason | None = None, ended_at: str | None = None
@@ -81,7 +71,21 @@ def _one_changed(result: object) -> bool:
     return getattr(result, "rowcount", 0) == 1
 
 
-def _job(row: JobRow) -> Job:
+def row_of(job: Job, owner: str | None) -> JobRow:
+    """A new row; `owner` is the id of the API key that submitted the job, None for this machine's own user."""
+    return JobRow(
+        id=job.id,
+        request=job.request.model_dump(mode="json"),
+        status=job.status.value,
+        stage=job.stage.value if job.stage else None,
+        reason=job.reason.model_dump(mode="json") if job.reason else None,
+        created_at=job.created_at,
+        ended_at=job.ended_at,
+        owner=owner,
+    )
+
+
+def job_of(row: JobRow) -> Job:
     return Job(
         id=row.id,
         request=Request.model_validate(row.request),

@@ -5,27 +5,33 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from llm4llm.assets import migrations_dir
-from llm4llm.store.blobs import BlobFolder
+from llm4llm.store.apikeys import ApiKeys
+from llm4llm.store.blobs import open_blobs
 from llm4llm.store.candidates import Candidates
 from llm4llm.store.engine import make_engine
 from llm4llm.store.events import Events
 from llm4llm.store.jobs import Jobs
+from llm4llm.store.listing import Listing
 from llm4llm.store.migrate import migrate
 from llm4llm.store.session import Sessions
 from llm4llm.store.stages import Stages
+from llm4llm.store.submissions import Submissions
 
 
 class Store:
-    """Repositories over one database and one blob folder."""
+    """Repositories over one database and one place for blobs: a folder, or a bucket by its URL."""
 
-    def __init__(self, url: str, blob_root: Path) -> None:
+    def __init__(self, url: str, blob_root: Path | str) -> None:
         self.engine = make_engine(url)
         self._sessions = Sessions(self.engine)
         self.jobs = Jobs(self._sessions)
         self.stages = Stages(self._sessions)
         self.candidates = Candidates(self._sessions)
         self.events = Events(self._sessions)
-        self.blobs = BlobFolder(blob_root)
+        self.listing = Listing(self._sessions)
+        self.submissions = Submissions(self._sessions)
+        self.api_keys = ApiKeys(self._sessions)
+        self.blobs = open_blobs(blob_root)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -33,11 +39,16 @@ class Store:
         with self._sessions.transaction():
             yield
 
+    def ping(self) -> None:
+        """One round trip to the database; StoreUnavailable if it does not answer."""
+        with self.engine.connect() as connection:
+            connection.exec_driver_sql("select 1")
+
     def close(self) -> None:
         self.engine.dispose()
 
 
-def open_store(url: str, blob_root: Path) -> Store:
+def open_store(url: str, blob_root: Path | str) -> Store:
     """A store whose database has the schema of this version; a `StoreUnavailable` says what is wrong with it otherwise."""
     store = Store(url, blob_root)
     try:

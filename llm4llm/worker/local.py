@@ -7,6 +7,7 @@ from llm4llm.pipeline.steps import Plan
 from llm4llm.pipeline.transitions import ENDED
 from llm4llm.sandbox import Limits, Sandbox
 from llm4llm.schema.job import Job
+from llm4llm.service.output import keep_output
 from llm4llm.settings import Settings
 from llm4llm.stages.tools import Progress, Tools
 from llm4llm.store import Store, open_store
@@ -17,6 +18,7 @@ from llm4llm.worker.lock import job_lock
 from llm4llm.worker.memory import machine_bytes
 from llm4llm.worker.scratch import clear_ended, job_folder
 from llm4llm.worker.signals import orderly_end
+from llm4llm.worker.uploads import laid_out
 
 _MEMORY_SHARE = 0.9  # of the machine's: the rest keeps the machine answering
 
@@ -35,12 +37,15 @@ def run_job(job_id: str, settings: Settings, progress: Progress) -> Job:
         folder = job_folder(settings.home, job_id)
         with job_lock(folder, job_id), orderly_end(), Sandbox(settings.home) as sandbox:
             clock = SystemClock()
+            job = laid_out(job, folder, store)
             host = LiveHost(sandbox, _setting(job, settings))
             try:
                 job = advance(job_id, store, _tools(job, store, host, progress, clock), _plan())
             finally:
                 host.close()
             if job.status in ENDED:
+                if job.request.uploaded:
+                    keep_output(job_id, folder, store, clock)
                 clear_ended(folder, job)
             return job
     finally:
@@ -49,7 +54,8 @@ def run_job(job_id: str, settings: Settings, progress: Progress) -> Job:
 
 def _setting(job: Job, settings: Settings) -> HostSetting:
     memory = settings.child_memory_bytes or int(_MEMORY_SHARE * machine_bytes())
-    return HostSetting(job, job_folder(settings.home, job.id), Limits(memory_bytes=memory), settings.script_time_limit_s)
+    limits = Limits(memory_bytes=memory, network=job.request.network or not job.request.uploaded)
+    return HostSetting(job, job_folder(settings.home, job.id), limits, settings.script_time_limit_s)
 
 
 def _tools(job: Job, store: Store, host: LiveHost, progress: Progress, clock: Clock) -> Tools:
