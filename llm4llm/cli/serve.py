@@ -12,6 +12,7 @@ import uvicorn
 
 from llm4llm.api.app import create_app
 from llm4llm.api.context import make_context
+from llm4llm.api.protocol import Protocol
 from llm4llm.api.watch import Watch
 from llm4llm.cli import say
 from llm4llm.cli.embedded import embedded_workers
@@ -88,6 +89,7 @@ class _Server(uvicorn.Server):
 def _config(context_app: object) -> uvicorn.Config:
     return uvicorn.Config(
         context_app,  # type: ignore[arg-type]
+        http=Protocol,
         lifespan="on",
         log_config=None,
         access_log=False,
