@@ -9,10 +9,11 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llm4llm.api.metrics import Metrics
-from llm4llm.api.problems import of_error
+from llm4llm.api.problems import HeadersTooLarge, of_error
 from llm4llm.errors import CrossOrigin
 
 _OPEN = ("/healthz", "/readyz")
+_MOST_HEADERS = 200
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 log = logging.getLogger("llm4llm.api")
 
@@ -44,6 +45,9 @@ class Front:
                 self._note(scope, status, time.perf_counter() - began)
             await send(message)
 
+        if len(scope["headers"]) > _MOST_HEADERS:
+            await of_error(HeadersTooLarge(f"there are more than {_MOST_HEADERS} headers"))(scope, receive, noted)
+            return
         foreign = None if self._keys_required or scope["path"] in _OPEN else _foreign(Headers(scope=scope))
         if foreign is not None:
             await of_error(CrossOrigin(foreign))(scope, receive, noted)

@@ -27,6 +27,7 @@ _STATUS = {
     "bad_upload": 400,
     "too_large": 413,
     "unsupported_media_type": 415,
+    "headers_too_large": 431,
     "too_many_jobs": 429,
     "rate_limited": 429,
     "assets_missing": 500,
@@ -43,6 +44,13 @@ class UnsupportedMediaType(UserError):
 
     def __init__(self, found: str) -> None:
         super().__init__(f"a body of type {found[:100]!r} can't be read here", "send multipart/form-data or application/json")
+
+
+class HeadersTooLarge(UserError):
+    code = "headers_too_large"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, "send plain HTTP/1.1 with fewer headers")
 
 
 class InvalidRequest(UserError):

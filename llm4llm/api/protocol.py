@@ -5,7 +5,7 @@ from http import HTTPStatus
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from llm4llm.api.problems import problem
+from llm4llm.api.problems import HeadersTooLarge, of_error, problem
 
 _LINGER_S = 2.0
 _MAX_HEAD_BYTES = 64 << 10  # request line and headers
@@ -22,10 +22,11 @@ class Protocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         self._refused = True
-        too_long = len(self.conn.trailing_data[0]) >= _MAX_HEAD_BYTES
-        status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE if too_long else HTTPStatus.BAD_REQUEST
-        detail = f"the headers have more than {_MAX_HEAD_BYTES} bytes" if too_long else "this is not a valid HTTP request"
-        answer = problem(status, "headers_too_large" if too_long else "malformed", detail, "send plain HTTP/1.1 with fewer headers")
+        if len(self.conn.trailing_data[0]) >= _MAX_HEAD_BYTES:
+            answer = of_error(HeadersTooLarge(f"the headers have more than {_MAX_HEAD_BYTES} bytes"))
+        else:
+            answer = problem(400, "malformed", "this is not a valid HTTP request", "send plain HTTP/1.1")
+        status = HTTPStatus(answer.status_code)
         headers = [*answer.raw_headers, (b"connection", b"close")]
         for event in (
             h11.Response(status_code=status, headers=headers, reason=status.phrase.encode()),

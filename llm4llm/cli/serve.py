@@ -46,6 +46,8 @@ def serve(options: Serving) -> int:
     level = isolation().level
     _check_bind(options, keys_required, level)
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # what is wrong with a body is told to whoever sent it
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
     store = open_store(settings.database, settings.blobs)
     try:
         context = make_context(settings, store, SystemClock(), keys_required, level)

@@ -36,7 +36,7 @@ def unpacked(file: BinaryIO, max_files: int, max_bytes: int) -> Iterator[tuple[P
         _check_end(file, max_files)
         archive = zipfile.ZipFile(file)
     with archive:
-        members = [info for info in archive.infolist() if not info.is_dir()]
+        members = [info for info in archive.infolist() if not info.orig_filename.endswith("/")]
         if len(members) > max_files:
             raise BadArchive(f"it holds more than {max_files} files")
         if sum(info.file_size for info in members) > max_bytes:
