@@ -15,6 +15,7 @@ import pytest
 from serving import Service
 
 SCRIPT = ("infer.py", b"print(1)\n")
+CUT_OFF = b'--b\r\nContent-Disposition: form-data; name="script"; filename="s.py"\r\n\r\nprint(1)\n'
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +147,7 @@ def test_files_at_one_place(service: Service) -> None:
         (b"hello", "multipart/form-data", 400, "bad_upload"),
         (b"hello", "multipart/form-data; boundary=b", 400, "bad_upload"),
         (b"", "multipart/form-data; boundary=b", 400, "bad_upload"),
-        (b"--b\r\nContent-Disposition: form-data; name=\"script\"; filename=\"s.py\"\r\n\r\nprint(1)\n", "multipart/form-data; boundary=b", 400, "bad_upload"),
+        (CUT_OFF, "multipart/form-data; boundary=b", 400, "bad_upload"),
         (b"--b\r\n\r\nx\r\n--b--\r\n", "multipart/form-data; boundary=b", 400, "bad_upload"),
         (b"{", "application/json", 422, "invalid_request"),
         (b"[]", "application/json", 422, "invalid_request"),
@@ -260,7 +261,9 @@ def connected(service: Service) -> socket.socket:
     ("request_text", "status", "code"),
     [
         (
-            b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"".join(b"X-%d: y\r\n" % number for number in range(10_000)) + b"Connection: close\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            + b"".join(b"X-%d: y\r\n" % number for number in range(10_000))
+            + b"Connection: close\r\n\r\n",
             431,
             "headers_too_large",
         ),

@@ -31,6 +31,17 @@ _STREAM_LOOK_S = 60.0  # a stream looks at the job at least so often
 _SETTLING_S = 0.5  # the last event follows the job's end within milliseconds
 _RECENT_S = 10.0
 _RETRY_MS = 1000
+_LAST_ID = 2**31 - 1  # ids of events are 32-bit integers in PostgreSQL
+_EVENT = {
+    "type": "object",
+    "description": "One event; its data is a JSON text.",
+    "required": ["event", "data"],
+    "properties": {
+        "id": {"type": "string"},
+        "event": {"type": "string", "examples": ["stage_finished", "end"]},
+        "data": {"type": "string"},
+    },
+}
 _HTML_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; font-src data:"
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["results"])
@@ -52,7 +63,7 @@ class Candidates(BaseModel):
     "/events",
     response_class=EventSourceResponse,
     responses={
-        200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Server-sent events"},
+        200: {"content": {"text/event-stream": {"schema": _EVENT}}, "description": "Server-sent events"},
         **documented(404, *COMMON),
     },
 )
@@ -60,7 +71,7 @@ async def events(
     job_id: JobId,
     here: Here,
     caller: Reader,
-    last_event_id: Annotated[int, Header(ge=0, le=2**53, description="Continue after this event.")] = 0,
+    last_event_id: Annotated[int, Header(ge=0, le=_LAST_ID, description="Continue after this event.")] = 0,
 ) -> EventSourceResponse:
     """Everything that happens to the job, from its start or after `Last-Event-ID`; ends with an event `end` that carries the job."""
     mark = await run_in_threadpool(visible, job_id, caller, here.store)
