@@ -1,6 +1,7 @@
 """Jobs as their owners see them: pages, snapshots that are cheap to poll, removal."""
 
 from dataclasses import dataclass
+
 from sqlalchemy import delete, func, select
 
 from llm4llm.errors import UnknownJob
