@@ -9,6 +9,7 @@ from fastapi import Depends, Request, Security
 from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from llm4llm.api.marks import Marks
 from llm4llm.api.metrics import Metrics
 from llm4llm.api.watch import Watch
 from llm4llm.kit import Clock
@@ -33,6 +34,7 @@ class Context:
     gate: Gate
     intake: Intake
     views: Views
+    marks: Marks
     watch: Watch
     metrics: Metrics
     isolation: str  # the level that children get
@@ -48,6 +50,7 @@ def make_context(settings: Settings, store: Store, clock: Clock, keys_required: 
         gate=Gate(store, clock, keys_required),
         intake=Intake(store, settings, clock, random.SystemRandom()),
         views=Views(store, clock),
+        marks=Marks(store),
         watch=Watch(store),
         metrics=Metrics(store),
         isolation=isolation,

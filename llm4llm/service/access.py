@@ -14,9 +14,18 @@ def demand(caller: Caller, scope: Scope) -> None:
 
 def visible(job_id: str, caller: Caller, store: Store) -> Mark:
     """UnknownJob for a job that does not exist, and in the same words for one of another owner."""
+    check_id(job_id)
+    return seen(job_id, caller, store.listing.marks((job_id,)).get(job_id))
+
+
+def check_id(job_id: str) -> None:
+    """UnknownJob for what no job's id looks like, before any database is asked."""
     if not job_id.isascii() or not job_id.isprintable() or len(job_id) > 64:
         raise UnknownJob(repr(job_id[:64]))
-    mark = store.listing.mark(job_id)
-    if not caller.sees_all and mark.owner != caller.owner:
+
+
+def seen(job_id: str, caller: Caller, mark: Mark | None) -> Mark:
+    """The mark that was read, if the caller may see the job."""
+    if mark is None or not (caller.sees_all or mark.owner == caller.owner):
         raise UnknownJob(job_id)
     return mark

@@ -48,14 +48,27 @@ class Views:
         self._store = store
         self._clock = clock
         self._lock = threading.Lock()
+        self._reading = threading.Lock()
         self._known: OrderedDict[str, _Known] = OrderedDict()
+
+    def at_hand(self, job_id: str, mark: Mark) -> JobView | None:
+        """The job as it is now, if that needs no look at the database; `mark` was just read."""
+        with self._lock:
+            known = self._known.get(job_id)
+        return _view(known, self._clock.now().timestamp()) if known is not None and known.mark == mark else None
 
     def of(self, job_id: str, mark: Mark) -> JobView:
         """The job as it is now; `mark` was just read."""
-        with self._lock:
-            known = self._known.get(job_id)
-        if known is None or known.mark != mark:
-            known = self._read(job_id, mark, known)
+        found = self.at_hand(job_id, mark)
+        if found is not None:
+            return found
+        with self._reading:  # many ask for a job that has just changed: one reads it for all
+            found = self.at_hand(job_id, mark)
+            if found is not None:
+                return found
+            with self._lock:
+                before = self._known.get(job_id)
+            known = self._read(job_id, mark, before)
             with self._lock:
                 self._known[job_id] = known
                 self._known.move_to_end(job_id)

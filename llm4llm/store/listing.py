@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from sqlalchemy import delete, func, select
 
-from llm4llm.errors import UnknownJob
 from llm4llm.schema.job import Job, JobStatus
 from llm4llm.store.jobs import job_of
 from llm4llm.store.rows import EventRow, JobRow
@@ -51,13 +50,6 @@ _MARK = (
 class Listing:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
-
-    def mark(self, job_id: str) -> Mark:
-        """UnknownJob if there is none with that id."""
-        found = self.marks((job_id,)).get(job_id)
-        if found is None:
-            raise UnknownJob(job_id)
-        return found
 
     def marks(self, job_ids: tuple[str, ...]) -> dict[str, Mark]:
         """Those of the jobs that exist."""

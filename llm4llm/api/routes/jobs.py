@@ -18,7 +18,7 @@ from llm4llm.errors import JobActive, UnknownJob
 from llm4llm.schema.apikey import Caller
 from llm4llm.schema.job import JobStatus
 from llm4llm.schema.progress import JobPage, JobView
-from llm4llm.service.access import visible
+from llm4llm.service.access import check_id, seen, visible
 from llm4llm.service.jobs import cancel
 from llm4llm.service.output import job_folder
 from llm4llm.service.view import etag
@@ -94,7 +94,8 @@ async def job(
     if_none_match: Annotated[str | None, Header(max_length=1000)] = None,
 ) -> Response:
     """One job as it is now. With `wait`, answered when something has happened since the state of `If-None-Match` (or since now)."""
-    mark = await run_in_threadpool(visible, job_id, caller, here.store)
+    check_id(job_id)
+    mark = seen(job_id, caller, await here.marks.of(job_id))
     asked = _matches(if_none_match, mark)
     if wait > 0 and not mark.ended and (asked or if_none_match is None):
         found = await here.watch.changed(job_id, mark, wait)
@@ -105,7 +106,9 @@ async def job(
     headers = {"ETag": etag(mark), "Cache-Control": "no-cache"}
     if asked:
         return Response(None, 304, headers)
-    view = await run_in_threadpool(here.views.of, job_id, mark)
+    view = here.views.at_hand(job_id, mark)
+    if view is None:
+        view = await run_in_threadpool(here.views.of, job_id, mark)
     return Response(view.model_dump_json(), 200, headers, _JSON)
 
 
