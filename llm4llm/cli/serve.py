@@ -108,7 +108,8 @@ def _check_bind(options: Serving, keys_required: bool, level: str) -> None:
     if not keys_required:
         fix = "make a key with llm4llm keys create NAME, and start with --require-keys"
         raise BadArguments(f"whoever reaches {options.host} could run code here, because no API keys are required", fix)
-    if level == _WEAKEST and not options.without_isolation:
+    # a process without workers runs nobody's code
+    if options.workers and level == _WEAKEST and not options.without_isolation:
         fix = "see llm4llm doctor, or accept it with --without-isolation"
         raise BadArguments(f"{options.host} is open to others, and this machine gives children no isolation", fix)
 

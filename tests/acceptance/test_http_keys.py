@@ -2,6 +2,7 @@
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -117,6 +118,12 @@ def test_limits_of_a_key(guarded: Service) -> None:
         assert (again.status_code, again.json()["id"]) == (200, made[1].json()["id"])
         http.post(f"/v1/jobs/{made[0].json()['id']}/cancel")
         assert http.post("/v1/jobs", files=SCRIPT, data={"budget": "60"}).status_code == 201
+
+
+def test_the_limit_of_jobs_holds_for_requests_at_once(guarded: Service) -> None:
+    with client(guarded, new_key(guarded, "--concurrent-jobs", "4")) as http, ThreadPoolExecutor(10) as pool:
+        answers = list(pool.map(lambda _: http.post("/v1/jobs", files=SCRIPT).status_code, range(20)))
+    assert sorted(answers) == [201] * 4 + [429] * 16
 
 
 def test_too_many_requests(guarded: Service) -> None:
