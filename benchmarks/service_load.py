@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]  # the tests know how to start a PostgreSQL
 
-from postgresql_server import new_database, running_server  # noqa: E402
+import postgresql_server  # noqa: E402
 
 COMMAND = [sys.executable, "-c", "from llm4llm.cli.main import main; main()", "serve", "--port", "0", "--workers", "0"]
 WRITER = """
@@ -182,7 +182,7 @@ def main() -> None:
         results["sqlite"] = measured("", options)
         show("sqlite", results["sqlite"])
     if options.only != "sqlite":
-        with running_server() as server, new_database(server) as database:
+        with postgresql_server.started() as server, postgresql_server.database(server) as database:
             results["postgresql"] = measured(database, options)
             show("postgresql", results["postgresql"])
     conditions = {

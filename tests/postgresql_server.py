@@ -1,4 +1,4 @@
-"""A PostgreSQL server started for tests alone, on loopback, and databases of their own on it."""
+"""A real PostgreSQL server on loopback, for as long as it is entered."""
 
 import contextlib
 import os
@@ -9,7 +9,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -43,8 +42,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@contextmanager
-def running_server() -> Iterator[str]:
+@contextlib.contextmanager
+def started() -> Iterator[str]:
     """URL of an empty server's maintenance database, on loopback."""
     initdb, postgres = binary("initdb"), binary("postgres")
     prefix, uid = unprivileged()
@@ -93,9 +92,9 @@ def wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
             time.sleep(0.1)
 
 
-@contextmanager
-def new_database(server: str) -> Iterator[str]:
-    """URL of a new database, dropped at the end."""
+@contextlib.contextmanager
+def database(server: str) -> Iterator[str]:
+    """A new database of its own."""
     import psycopg
 
     name = f"jobs_{os.urandom(4).hex()}"

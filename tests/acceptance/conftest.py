@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import postgresql_server
 import pytest
-from postgresql_server import new_database, running_server
 from serving import Service, serving
 
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[str]:
-    with running_server() as url:
+    with postgresql_server.started() as url:
         yield url
 
 
@@ -21,7 +21,7 @@ def _database(kind: str, request: pytest.FixtureRequest) -> Iterator[str]:
     if kind == "sqlite":
         yield ""
     else:
-        with new_database(request.getfixturevalue("postgresql")) as url:
+        with postgresql_server.database(request.getfixturevalue("postgresql")) as url:
             yield url
 
 

@@ -5,9 +5,11 @@ import signal
 import subprocess
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
+import postgresql_server
 import pytest
 from serving import COMMAND, environment_of, serving
 
@@ -90,11 +92,8 @@ def test_jobs_are_still_there_after_a_kill(tmp_path: Path) -> None:
 
 
 def test_servers_that_start_at_once_migrate_once(tmp_path: Path, postgresql: str) -> None:
-    from contextlib import ExitStack
 
-    from postgresql_server import new_database
-
-    with new_database(postgresql) as database, ExitStack() as running:
+    with postgresql_server.database(postgresql) as database, ExitStack() as running:
         urls: list[str] = []
 
         def start() -> None:
