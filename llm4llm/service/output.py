@@ -20,7 +20,12 @@ def job_folder(home: Path, job_id: str) -> Path:
 
 
 def keep_output(job_id: str, folder: Path, store: Store, clock: Clock) -> None:
-    """Put the ends of the script's streams among the blobs, and leave word of it: whoever is asked later may be another machine."""
+    """Put the ends of the script's streams among the blobs, and leave word of it: whoever is asked later may be another machine.
+
+    May run twice.
+    """
+    if any(_FACT in event.facts for event in store.events.of(job_id)):
+        return
     kept = {}
     for stream in ("stdout", "stderr"):
         content = _end_of(folder / f"script.{stream}", KEPT_BYTES)

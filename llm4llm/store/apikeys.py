@@ -23,13 +23,13 @@ class ApiKeys:
     def by_digest(self, digest: str) -> ApiKey | None:
         """The key that is not revoked; None if there is none."""
         query = select(ApiKeyRow).where(ApiKeyRow.digest == digest, ApiKeyRow.revoked_at.is_(None))
-        with self._sessions.transaction() as session:
+        with self._sessions.reading() as session:
             row = session.scalars(query).first()
             return None if row is None else _key(row)
 
     def all(self) -> tuple[ApiKey, ...]:
         """Every key, revoked ones included, oldest first."""
-        with self._sessions.transaction() as session:
+        with self._sessions.reading() as session:
             return tuple(_key(row) for row in session.scalars(select(ApiKeyRow).order_by(ApiKeyRow.created_at, ApiKeyRow.id)))
 
     def revoke(self, key_id: str, at: str) -> ApiKey:

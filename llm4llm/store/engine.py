@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
@@ -12,6 +12,7 @@ from llm4llm.errors import BadSettings, StoreUnavailable
 from llm4llm.store.faults import fault_of
 
 _BUSY_MS = 30_000  # longer than any transaction of ours; a reader never waits in WAL mode
+_READS = "llm4llm_reads"
 _SETUP = (
     "PRAGMA journal_mode=WAL",  # readers and the worker don't block each other; survives kill -9
     "PRAGMA synchronous=NORMAL",  # with WAL: no corruption, a power cut may lose the last commits only
@@ -30,7 +31,7 @@ def make_engine(url: str) -> Engine:
         raise BadSettings(f"jobs can't be kept in PostgreSQL without {error.name}", "pip install 'llm4llm[postgresql]'") from error
     if parsed.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _set_up_sqlite(place))
-        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+        event.listen(engine, "begin", _begin_sqlite)
 
     def translate(context: ExceptionContext) -> None:
         fault = fault_of(context.original_exception, place)
@@ -39,6 +40,16 @@ def make_engine(url: str) -> Engine:
 
     event.listen(engine, "handle_error", translate)
     return engine
+
+
+def reading_engine(engine: Engine) -> Engine:
+    """The same engine and pool for transactions that only read: no lock is taken, and the database refuses to write.
+
+    Each is one snapshot: on PostgreSQL that takes a level above its default.
+    """
+    if engine.dialect.name == "sqlite":
+        return engine.execution_options(**{_READS: True})
+    return engine.execution_options(postgresql_readonly=True, isolation_level="REPEATABLE READ")
 
 
 def place_of(url: URL) -> str:
@@ -70,6 +81,13 @@ def _make_file(file: Path) -> None:
             file.touch(mode=0o600)
     except OSError as error:
         raise StoreUnavailable(f"{file} can't be made ({error.strerror})", "set LLM4LLM_HOME to a folder that can be written") from error
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # a writer takes its lock at once: a lock that is asked for after a first read fails as soon as anybody else has written
+    reads = bool(connection.get_execution_options().get(_READS))
+    connection.exec_driver_sql(f"PRAGMA query_only={int(reads)}")
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
 def _set_up_sqlite(place: str) -> Any:

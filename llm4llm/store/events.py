@@ -27,12 +27,12 @@ class Events:
 
     def of(self, job_id: str) -> tuple[Event, ...]:
         """A job's events, oldest first."""
-        with self._sessions.transaction() as session:
+        with self._sessions.reading() as session:
             rows = session.scalars(select(EventRow).where(EventRow.job_id == job_id).order_by(EventRow.id))
             return tuple(Event.model_validate(row.event) for row in rows)
 
     def after(self, job_id: str, last_id: int, limit: int = 500) -> tuple[Stored, ...]:
         """A job's events that were stored later than the one with that id, oldest first."""
         query = select(EventRow).where(EventRow.job_id == job_id, EventRow.id > last_id).order_by(EventRow.id).limit(limit)
-        with self._sessions.transaction() as session:
+        with self._sessions.reading() as session:
             return tuple(Stored(row.id, row.at, Event.model_validate(row.event)) for row in session.scalars(query))

@@ -23,7 +23,7 @@ class Jobs:
 
     def get(self, job_id: str) -> Job:
         """The job as it is now; UnknownJob if there is none with that id."""
-        with self._sessions.transaction() as session:
+        with self._sessions.reading() as session:
             row = session.get(JobRow, job_id)
             if row is None:
                 raise UnknownJob(job_id)
@@ -31,7 +31,7 @@ class Jobs:
 
     def latest(self, limit: int = 50) -> tuple[Job, ...]:
         """Jobs, newest first."""
-        with self._sessions.transaction() as session:
+        with self._sessions.reading() as session:
             rows = session.scalars(select(JobRow).order_by(JobRow.created_at.desc(), JobRow.id.desc()).limit(limit))
             return tuple(job_of(row) for row in rows)
 

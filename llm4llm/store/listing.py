@@ -53,7 +53,7 @@ class Listing:
 
     def marks(self, job_ids: tuple[str, ...]) -> dict[str, Mark]:
         """Those of the jobs that exist."""
-        with self._sessions.transaction() as session:
+        with self._sessions.reading() as session:
             rows = session.execute(select(*_MARK).where(JobRow.id.in_(job_ids))).all()
         return {row[0]: Mark(row[1], JobStatus(row[2]), row[3], row[4] is not None, row[5] or 0) for row in rows}
 
@@ -67,12 +67,12 @@ class Listing:
         if wanted.before is not None:
             at, job_id = wanted.before
             query = query.where((JobRow.created_at < at) | ((JobRow.created_at == at) & (JobRow.id < job_id)))
-        with self._sessions.transaction() as session:
+        with self._sessions.reading() as session:
             return tuple(job_of(row) for row in session.scalars(query))
 
     def counts(self) -> dict[str, int]:
         """How many jobs there are in each state."""
-        with self._sessions.transaction() as session:
+        with self._sessions.reading() as session:
             found = session.execute(select(JobRow.status, func.count()).group_by(JobRow.status)).all()
             return {status.value: 0 for status in JobStatus} | {row[0]: row[1] for row in found}
 

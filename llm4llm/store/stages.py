@@ -66,13 +66,13 @@ class Stages:
         query = select(StageRunRow.result).where(
             StageRunRow.job_id == job_id, StageRunRow.stage == stage.value, StageRunRow.status == "finished"
         )
-        with self._sessions.transaction() as session:
+        with self._sessions.reading() as session:
             return session.scalars(query).first()
 
     def results(self, job_id: str) -> Results:
         """What every finished stage gave; StoreUnavailable if another version stored it in a form that can't be read any more."""
         query = select(StageRunRow.stage, StageRunRow.result).where(StageRunRow.job_id == job_id, StageRunRow.status == "finished")
-        with self._sessions.transaction() as session:
+        with self._sessions.reading() as session:
             stored = {row.stage: row.result for row in session.execute(query)}
         try:
             return Results.model_validate(stored)
@@ -84,13 +84,13 @@ class Stages:
     def times(self, job_id: str) -> tuple[Timed, ...]:
         """Every attempt without what it gave, in the order in which they were started."""
         query = select(StageRunRow.stage, StageRunRow.status, StageRunRow.seconds, StageRunRow.started_at)
-        with self._sessions.transaction() as session:
+        with self._sessions.reading() as session:
             rows = session.execute(query.where(StageRunRow.job_id == job_id).order_by(StageRunRow.id))
             return tuple(Timed(StageName(row[0]), row[1], row[2], row[3]) for row in rows)
 
     def runs(self, job_id: str) -> tuple[StageRun, ...]:
         """Every attempt, in the order in which they were started."""
-        with self._sessions.transaction() as session:
+        with self._sessions.reading() as session:
             rows = session.scalars(select(StageRunRow).where(StageRunRow.job_id == job_id).order_by(StageRunRow.id))
             return tuple(_run(row) for row in rows)
 

@@ -65,13 +65,13 @@ class Submissions:
     def active(self, owner: str) -> int:
         """Jobs of an owner that have not ended."""
         query = select(func.count()).select_from(JobRow).where(JobRow.owner == owner, JobRow.status.in_(_ACTIVE))
-        with self._sessions.transaction() as session:
+        with self._sessions.reading() as session:
             return session.scalar(query) or 0
 
     def _earlier(self, owner: str | None, once: Once | None) -> str | None:
         if once is None:
             return None
-        with self._sessions.transaction() as session:
+        with self._sessions.reading() as session:
             row = session.get(IdempotencyKeyRow, (owner or LOCAL, plain(once.key)))
             if row is None:
                 return None
