@@ -90,11 +90,13 @@ def summed(latencies: list[float], seconds: float, errors: int) -> dict[str, Any
 async def poll(url: str, job: str, pollers: int, seconds: float, interval: float) -> dict[str, Any]:
     latencies: list[float] = []
     errors = 0
-    end = time.perf_counter() + seconds
+    connected = asyncio.Barrier(pollers)
 
     async def one(seed: int) -> None:
         nonlocal errors
         async with Connection(url) as connection:
+            await connected.wait()
+            end = time.perf_counter() + seconds
             await asyncio.sleep(random.Random(seed).random() * interval)
             due = time.perf_counter()
             while due < end:
