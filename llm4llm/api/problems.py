@@ -34,6 +34,20 @@ _STATUS = {
     "blob_damaged": 500,
 }
 _CODES = {400: "malformed", 404: "not_found", 405: "method_not_allowed", 416: "range_not_satisfiable"}
+_EXAMPLES = {
+    400: ("bad_upload", "the multipart body ends before its closing boundary"),
+    401: ("not_authenticated", "this needs a valid API key"),
+    403: ("not_permitted", "the API key lacks the scope 'submit'"),
+    404: ("unknown_job", "there is no stored job job_1m8qy2zkv66zqdhgf"),
+    409: ("no_bundle", "job job_1m8qy2zkv66zqdhgf has no bundle (it has not ended yet)"),
+    413: ("too_large", "the body is larger than 67108864 bytes"),
+    415: ("unsupported_media_type", "a body of type 'text/plain' can't be read here"),
+    416: ("range_not_satisfiable", "the range can't be served"),
+    422: ("invalid_request", "budget: Input should be greater than 0"),
+    429: ("rate_limited", "too many requests with this key"),
+    500: ("internal_error", "a fault of llm4llm; its log says more"),
+    503: ("store_unavailable", "the database can't be used"),
+}
 _FAULTS_SHOWN = 20
 _BUSY_RETRY_S = 5
 _JOBS_RETRY_S = 30
@@ -143,5 +157,11 @@ def install(app: FastAPI) -> None:
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """OpenAPI of these error responses, for a route's `responses`."""
+    return {status: {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: _content(status)}} for status in statuses}
+
+
+def _content(status: int) -> dict[str, Any]:
     schema = {"$ref": "#/components/schemas/Problem"}
-    return {status: {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": schema}}} for status in statuses}
+    code, detail = _EXAMPLES[status]
+    facts = {"type": f"urn:llm4llm:problem:{code}", "title": HTTPStatus(status).phrase, "status": status, "detail": detail, "code": code}
+    return {"schema": schema, "example": facts}

@@ -1,5 +1,7 @@
 """How far a job is, for people and programs that poll it."""
 
+from pydantic import Field
+
 from llm4llm.schema.base import Frozen
 from llm4llm.schema.job import JobStatus, StageName
 from llm4llm.schema.reason import Reason
@@ -22,20 +24,20 @@ class Spend(Frozen):
 class JobView(Frozen):
     """One job as it is now."""
 
-    id: str
+    id: str = Field(examples=["job_1m8qy2zkv66zqdhgf"])
     status: JobStatus
-    stage: StageName | None
-    progress: float  # 0 to 1
+    stage: StageName | None = Field(description="The stage that runs now, or the last one that ran.")
+    progress: float = Field(ge=0, le=1, examples=[0.35])
     best: Best
     spend: Spend
-    eta_seconds: float | None  # at most this long until the end; None if nobody can say
-    reason: Reason | None
+    eta_seconds: float | None = Field(description="At most this long until the end; null if nobody can say.", examples=[120.5])
+    reason: Reason | None = Field(description="Why the job ended as it did; null before its end.")
     cancel_requested: bool
-    script: str  # file name
-    target: str
-    agent: str
-    objective: str
-    created_at: str
+    script: str = Field(description="File name.", examples=["infer.py"])
+    target: str = Field(examples=["auto"])
+    agent: str = Field(examples=["seeds"])
+    objective: str = Field(examples=["latency"])
+    created_at: str = Field(description="ISO 8601, UTC.", examples=["2025-01-01T00:00:00.000000+00:00"])
     ended_at: str | None
 
 

@@ -48,7 +48,8 @@ def fault_of(error: BaseException, place: str) -> InfraError | None:
         return DatabaseCorrupt(place, text)
     if "disk is full" in lower or "no space left" in lower:
         return DiskFull(f"there is no space left for the database {place}", "free some space, then continue with --resume")
-    if type(error).__name__ == "OperationalError":
+    # psycopg has kinds of it, for a server that shuts down and the like
+    if any(kind.__name__ == "OperationalError" for kind in type(error).__mro__):
         return StoreUnavailable(
             f"the database {place} can't be used ({text})", "check that it is there, writable and not held by another program"
         )

@@ -115,3 +115,19 @@ def test_a_bucket_holds_what_is_uploaded(tmp_path: Path) -> None:
         assert httpx.post(f"{service.url}/v1/jobs", files=SCRIPT).status_code == 201
         (stored,) = [path for path in bucket.rglob("*") if path.is_file()]
         assert stored.read_bytes() == SCRIPT["script"][1]
+
+
+def test_a_database_that_goes_away_is_a_503_and_the_process_stays(tmp_path: Path) -> None:
+    with ExitStack() as database, ExitStack() as running:
+        url = database.enter_context(postgresql_server.started())
+        service = running.enter_context(serving(tmp_path, url))
+        job = httpx.post(f"{service.url}/v1/jobs", files=SCRIPT).json()["id"]
+        assert httpx.get(f"{service.url}/readyz").status_code == 200
+        database.close()
+        for path in ("/readyz", f"/v1/jobs/{job}", "/v1/jobs", f"/v1/jobs/{job}/events", f"/v1/jobs/{job}/report"):
+            answer = httpx.get(service.url + path)
+            assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable"), answer.text
+            assert int(answer.headers["retry-after"]) > 0
+        refused = httpx.post(f"{service.url}/v1/jobs", files=SCRIPT, data={"args": '["other"]'})
+        assert (refused.status_code, refused.json()["code"]) == (503, "store_unavailable")
+        assert httpx.get(f"{service.url}/healthz").status_code == 200
