@@ -22,6 +22,8 @@ ENDED = frozenset({"succeeded", "failed", "cancelled"})
 _WAIT_S = 30.0  # one long poll
 _TRIES = 3
 _PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 8.0
+_PATIENCE = 10  # failures in a row
 _BLOCK = 1 << 18
 _STREAM_SILENCE_S = 60.0  # the server sends a comment every 15 s
 
@@ -157,16 +159,22 @@ class Client:
     def wait(self, job_id: str, timeout_s: float | None = None) -> dict[str, Any]:
         """The job at its end; TimeoutError if that takes longer."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        etag, job = "", {}
+        etag, job, failures = "", {}, 0
         while True:
             left = _WAIT_S if deadline is None else min(_WAIT_S, deadline - time.monotonic())
             headers = {"If-None-Match": etag} if etag else {}
             params = {"wait": max(0.0, left)} if etag else {}
-            with self._sent("GET", _place(job_id), params=params, headers=headers, timeout=_WAIT_S + self._timeout_s) as answer:
-                if answer.status_code != 304:
-                    answer.read()
-                    job = dict(_decoded(answer))
-                    etag = answer.headers.get("etag", "")
+            try:
+                with self._sent("GET", _place(job_id), params=params, headers=headers, timeout=_WAIT_S + self._timeout_s) as answer:
+                    if answer.status_code != 304:
+                        answer.read()
+                        job = dict(_decoded(answer))
+                        etag = answer.headers.get("etag", "")
+                failures = 0
+            except ServerUnreachable as error:
+                if not etag:
+                    raise
+                failures = _patient(failures, error)
             if job["status"] in ENDED:
                 return job
             if left <= 0:
@@ -177,23 +185,24 @@ class Client:
 
         A broken connection is taken up again after the last event that was seen.
         """
-        last, silent_tries = after, 0
+        last, failures, reached = after, 0, False
         while True:
             headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": str(last)} if last else {})
             try:
                 timeout = httpx.Timeout(self._timeout_s, read=_STREAM_SILENCE_S)
                 with self._sent("GET", f"{_place(job_id)}/events", headers=headers, timeout=timeout) as answer:
+                    reached = True
                     for event in _server_sent(answer.iter_lines()):
-                        silent_tries = 0
+                        failures = 0
                         last = event["id"] or last
                         yield event
                         if event["event"] == "end":
                             return
-            except (ServerUnreachable, httpx.TransportError) as error:
-                silent_tries += 1
-                if silent_tries >= _TRIES:
-                    raise error if isinstance(error, ServerUnreachable) else ServerUnreachable(self.server, str(error)) from error
-            time.sleep(_PAUSE_S * 2**silent_tries)
+                time.sleep(_PAUSE_S)  # the server closed the stream, because it is about to end
+            except ServerUnreachable as error:
+                if not reached:
+                    raise
+                failures = _patient(failures, error)
 
     def cancel(self, job_id: str) -> dict[str, Any]:
         return dict(self._json("POST", f"{_place(job_id)}/cancel"))
@@ -233,9 +242,9 @@ class Client:
             try:
                 sha256 = self._fetch(job_id, part)
                 break
-            except (ServerUnreachable, httpx.TransportError) as error:
+            except ServerUnreachable:
                 if attempt == _TRIES - 1:
-                    raise error if isinstance(error, ServerUnreachable) else ServerUnreachable(self.server, str(error)) from error
+                    raise
                 time.sleep(_PAUSE_S * 2**attempt)
         with part.open("rb") as file:
             whole = hashlib.file_digest(file, "sha256").hexdigest() == sha256
@@ -271,16 +280,13 @@ class Client:
     def _sent(self, method: str, place: str, **how: Any) -> Iterator[httpx.Response]:
         """An open response whose status is good; a typed error otherwise."""
         try:
-            request = self._http.stream(method, place, **how)
-            with ExitStack() as opened:
-                try:
-                    answer = opened.enter_context(request)
-                except httpx.TransportError as error:
-                    raise ServerUnreachable(self.server, str(error) or type(error).__name__) from error
+            with self._http.stream(method, place, **how) as answer:
                 if answer.status_code >= 400:
                     answer.read()
                     self._refuse(answer)
                 yield answer
+        except httpx.TransportError as error:
+            raise ServerUnreachable(self.server, str(error) or type(error).__name__) from error
         except httpx.InvalidURL as error:
             raise BadArguments(f"{place!r} can't be asked for ({error})", "check the job's id") from error
 
@@ -297,6 +303,14 @@ class Client:
             with contextlib.suppress(ValueError):
                 refused.retry_after_s = float(answer.headers.get("retry-after", "1"))
         raise refused
+
+
+def _patient(failures: int, error: ServerUnreachable) -> int:
+    """One more failure, after a pause: a server that was there before may be starting again. Raises the error after about a minute."""
+    if failures >= _PATIENCE:
+        raise error
+    time.sleep(min(_LONGEST_PAUSE_S, _PAUSE_S * 2**failures))
+    return failures + 1
 
 
 def _decoded(answer: httpx.Response) -> Any:

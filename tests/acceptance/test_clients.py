@@ -127,16 +127,21 @@ def test_a_stream_goes_on_at_another_server_process(tmp_path: Path, script: Path
         def follow() -> None:
             seen.extend(event["data"].get("text", "end") for event in client.events(job))
 
+        waited: list[str] = []
+        waiting = threading.Thread(target=lambda: waited.append(client.wait(job)["status"]))
         thread = threading.Thread(target=follow)
-        thread.start()
+        for one in (thread, waiting):
+            one.start()
         time.sleep(1.0)
         first.process.kill()
         first.process.wait()
     with serving(tmp_path, "", "--port", url.rpartition(":")[2]) as second:
         happen(second, job, "two")
         end(second, job)
-        thread.join(30)
+        for one in (thread, waiting):
+            one.join(60)
     client.close()
+    assert waited == ["succeeded"]
     assert seen == ["one", "two", "succeeded: as tested", "end"]
 
 
@@ -171,11 +176,12 @@ def test_the_command_line_from_submission_to_download(service: Service, script: 
 
 def test_following_shows_stages_and_ends_with_the_job(service: Service, script: Path) -> None:
     def finish() -> None:
-        http = httpx.Client(base_url=service.url)
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             waiting = [
-                job["id"] for job in http.get("/v1/jobs", params={"status": "queued"}).json()["jobs"] if job["script"] == "followed.py"
+                job["id"]
+                for job in httpx.get(f"{service.url}/v1/jobs", params={"status": "queued"}).json()["jobs"]
+                if job["script"] == "followed.py"
             ]
             if waiting:
                 happen(service, waiting[0], "a trial")
