@@ -2,6 +2,7 @@
 
 import base64
 import json
+import logging
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -16,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from llm4llm.api.context import Context, Here, Reader
 from llm4llm.api.problems import documented, problem
 from llm4llm.api.routes.jobs import COMMON, JobId
-from llm4llm.errors import NoBundle
+from llm4llm.errors import InfraError, NoBundle
 from llm4llm.kit import canonical_json
 from llm4llm.schema.job import JobStatus
 from llm4llm.service.access import visible
@@ -44,6 +45,7 @@ _EVENT = {
 }
 _HTML_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; font-src data:"
 
+log = logging.getLogger("llm4llm.api")
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["results"])
 
 
@@ -75,7 +77,16 @@ async def events(
 ) -> EventSourceResponse:
     """Everything that happens to the job, from its start or after `Last-Event-ID`; ends with an event `end` that carries the job."""
     mark = await run_in_threadpool(visible, job_id, caller, here.store)
-    return EventSourceResponse(_stream(here, job_id, mark, last_event_id), ping=_PING_S)
+    return EventSourceResponse(_until_a_fault(_stream(here, job_id, mark, last_event_id)), ping=_PING_S)
+
+
+async def _until_a_fault(stream: AsyncIterator[ServerSentEvent]) -> AsyncIterator[ServerSentEvent]:
+    """The stream, ended in good order if the database goes away: whoever follows comes back with the last id."""
+    try:
+        async for event in stream:
+            yield event
+    except InfraError as error:
+        log.warning("a stream of events was ended: %s", error)
 
 
 async def _stream(here: Context, job_id: str, mark: Mark, last: int) -> AsyncIterator[ServerSentEvent]:
