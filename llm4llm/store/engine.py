@@ -12,6 +12,7 @@ from llm4llm.errors import BadSettings, StoreUnavailable
 from llm4llm.store.faults import fault_of
 
 _BUSY_MS = 30_000  # longer than any transaction of ours; a reader never waits in WAL mode
+_IDLE_MS = 60_000
 _READS = "llm4llm_reads"
 _SETUP = (
     "PRAGMA journal_mode=WAL",  # readers and the worker don't block each other; survives kill -9
@@ -32,6 +33,8 @@ def make_engine(url: str) -> Engine:
     if parsed.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _set_up_sqlite(place))
         event.listen(engine, "begin", _begin_sqlite)
+    else:
+        event.listen(engine, "connect", _set_up_postgresql)
 
     def translate(context: ExceptionContext) -> None:
         fault = fault_of(context.original_exception, place)
@@ -81,6 +84,12 @@ def _make_file(file: Path) -> None:
             file.touch(mode=0o600)
     except OSError as error:
         raise StoreUnavailable(f"{file} can't be made ({error.strerror})", "set LLM4LLM_HOME to a folder that can be written") from error
+
+
+def _set_up_postgresql(connection: Any, _record: Any) -> None:
+    # a process that is suspended within a transaction must not keep a job's row locked for ever
+    connection.execute(f"set idle_in_transaction_session_timeout = {_IDLE_MS}")
+    connection.commit()
 
 
 def _begin_sqlite(connection: Connection) -> None:

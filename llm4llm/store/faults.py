@@ -4,6 +4,7 @@ import sqlite3
 
 from llm4llm.errors import DiskFull, InfraError, StoreUnavailable
 
+_CONDITIONS = {"OperationalError", "IdleInTransactionSessionTimeout"}
 _ELSEWHERE = "or keep jobs elsewhere by setting LLM4LLM_HOME to another folder"
 
 
@@ -48,8 +49,8 @@ def fault_of(error: BaseException, place: str) -> InfraError | None:
         return DatabaseCorrupt(place, text)
     if "disk is full" in lower or "no space left" in lower:
         return DiskFull(f"there is no space left for the database {place}", "free some space, then continue with --resume")
-    # psycopg has kinds of it, for a server that shuts down and the like
-    if any(kind.__name__ == "OperationalError" for kind in type(error).__mro__):
+    # psycopg has a class of its own for each condition of the server, all below this one
+    if _CONDITIONS & {kind.__name__ for kind in type(error).__mro__}:
         return StoreUnavailable(
             f"the database {place} can't be used ({text})", "check that it is there, writable and not held by another program"
         )
