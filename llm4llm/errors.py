@@ -144,6 +144,125 @@ class BadSettings(UserError):
     code = "bad_settings"
 
 
+class NotAuthenticated(UserError):
+    """No API key, an unknown one or a revoked one; which of them is not said."""
+
+    code = "not_authenticated"
+
+    def __init__(self) -> None:
+        super().__init__("this needs a valid API key", "send it as: Authorization: Bearer KEY")
+
+
+class NotPermitted(UserError):
+    code = "not_permitted"
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(f"the API key lacks the scope {scope!r}", "use a key that has it; llm4llm keys list shows scopes")
+        self.scope = scope
+
+
+class CrossOrigin(UserError):
+    """A web page talks to a server without keys on its reader's machine."""
+
+    code = "cross_origin"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, "without API keys only programs on this machine are served; start the server with --require-keys")
+
+
+class TooLarge(UserError):
+    code = "too_large"
+
+
+class BadUpload(UserError):
+    """A body that is not what its content type says, or lacks a part."""
+
+    code = "bad_upload"
+
+
+class BadFileName(UserError):
+    code = "bad_file_name"
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"{name[:200]!r} can't be the name of an uploaded file ({why})", "give a relative path like model/net.py")
+        self.name = name
+
+
+class BadArchive(UserError):
+    code = "bad_archive"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the archive can't be used ({why})", "give one plain zip of the files that the script needs")
+
+
+class EnvironmentNotAllowed(UserError):
+    code = "environment_not_allowed"
+
+    def __init__(self, name: str) -> None:
+        what = f"the variable {name[:200]!r} can't be given to an uploaded script"
+        super().__init__(what, "leave it out; the operator may allow more names with LLM4LLM_ALLOWED_ENVIRONMENT")
+        self.name = name
+
+
+class NetworkNotAllowed(UserError):
+    code = "network_not_allowed"
+
+    def __init__(self) -> None:
+        super().__init__("scripts get no network here", "leave network out; the operator may allow it with LLM4LLM_ALLOW_NETWORK=true")
+
+
+class BudgetTooLarge(UserError):
+    code = "budget_too_large"
+
+    def __init__(self, seconds: float, ceiling: float) -> None:
+        super().__init__(f"a budget of {seconds:g} s is above the ceiling of this key ({ceiling:g} s)", "ask for less")
+
+
+class TooManyJobs(UserError):
+    code = "too_many_jobs"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"this key has {limit} jobs that have not ended, which is its limit", "wait for one to end or cancel one")
+
+
+class RateLimited(UserError):
+    code = "rate_limited"
+
+    def __init__(self, retry_after_s: float) -> None:
+        super().__init__("too many requests with this key", f"try again in {retry_after_s:.1f} s")
+        self.retry_after_s = retry_after_s
+
+
+class IdempotencyConflict(UserError):
+    code = "idempotency_conflict"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the Idempotency-Key {key[:100]!r} was used with another request", "use a new key for a new request")
+
+
+class NoBundle(UserError):
+    """`why` is the job's own reason, or that it has not ended yet."""
+
+    code = "no_bundle"
+
+    def __init__(self, job: str, why: str) -> None:
+        super().__init__(f"job {job} has no bundle ({why})", "see the report for what was tried")
+
+
+class JobActive(UserError):
+    code = "job_active"
+
+    def __init__(self, job: str) -> None:
+        super().__init__(f"job {job} has not ended", "cancel it first, and wait until it has ended")
+
+
+class UnknownKey(UserError):
+    code = "unknown_key"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"there is no API key {key}", "list them with: llm4llm keys list")
+
+
 class StageError(Llm4llmError):
     """A stage could not reach a result; the job ends as failed with this code and text."""
 

@@ -26,10 +26,11 @@ class Settings(BaseSettings):
 
     home: Path = Field(default_factory=default_home)
     database_url: str = ""  # SQLAlchemy URL; empty: SQLite in the home folder
-    blob_root: Path | None = None  # folder of stored files; None: in the home folder
+    blob_root: str | None = None  # folder of stored files, or a bucket by its fsspec URL (s3://NAME/PREFIX); None: in the home folder
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
     script_time_limit_s: float = Field(default=600.0, gt=0)  # one run of the user's script, at most; a job's budget may be less
     child_memory_bytes: int | None = Field(default=None, gt=0)  # None: 90 % of the machine's memory
+    job_disk_bytes: int = Field(default=16 << 30, gt=0)  # all that an uploaded job's folder may hold while it runs
     candidate_memory_bytes: int | None = Field(default=None, gt=0)  # None: half of the machine's memory
 
     lease_s: float = Field(default=30.0, gt=0)  # after which a worker that says nothing counts as gone
@@ -40,15 +41,23 @@ class Settings(BaseSettings):
         """The URL that the store opens."""
         return self.database_url or f"sqlite:///{self.home / 'llm4llm.sqlite3'}"
 
+    require_keys: bool = False  # whether the service asks for API keys; without, it listens on loopback only
+    max_upload_bytes: int = Field(default=64 << 20, gt=0)  # one request's body, whatever a key permits
+    max_unpacked_bytes: int = Field(default=256 << 20, gt=0)  # all files of one job
+    allow_network: bool = False  # whether an uploaded script may ask for the network
+    allowed_environment: tuple[str, ...] = ()  # names of variables that an uploaded script may be given, besides the usual harmless ones
+
     @property
-    def blobs(self) -> Path:
-        """The folder that the store keeps files in."""
-        return self.blob_root or self.home / "blobs"
+    def blobs(self) -> Path | str:
+        """Where the store keeps files: a folder, or a bucket's URL."""
+        if self.blob_root is None:
+            return self.home / "blobs"
+        return self.blob_root if "://" in self.blob_root else Path(self.blob_root)
 
     @property
     def private(self) -> tuple[Path, ...]:
         """Files and folders outside the home that jobs must not see: the database's files, and blobs in a folder of their own."""
-        kept = [Path(self.blobs)] if self.blob_root is not None else []
+        kept = [self.blobs] if self.blob_root is not None and isinstance(self.blobs, Path) else []
         if self.database.startswith("sqlite:///"):
             file = self.database.removeprefix("sqlite:///")
             kept += [Path(file + suffix).absolute() for suffix in ("", "-wal", "-shm")]

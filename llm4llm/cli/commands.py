@@ -21,7 +21,7 @@ bundle_app = typer.Typer(help="Look into a bundle, or check it.", no_args_is_hel
 app.add_typer(bundle_app, name="bundle")
 
 
-class _WithScriptArguments(typer.core.TyperCommand):
+class WithScriptArguments(typer.core.TyperCommand):
     """A command whose usage line shows where the script's own arguments go."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -60,7 +60,7 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
     pass
 
 
-@app.command(cls=_WithScriptArguments)
+@app.command(cls=WithScriptArguments)
 def optimize(  # noqa: PLR0913 (each option is a parameter to typer)
     ctx: typer.Context,
     script: Annotated[
@@ -109,7 +109,7 @@ def optimize(  # noqa: PLR0913 (each option is a parameter to typer)
     raise typer.Exit(command.start(options, out, as_json))
 
 
-@app.command(cls=_WithScriptArguments)
+@app.command(cls=WithScriptArguments)
 def profile(  # noqa: PLR0913 (each option is a parameter to typer)
     ctx: typer.Context,
     script: Script,
@@ -137,7 +137,7 @@ def profile(  # noqa: PLR0913 (each option is a parameter to typer)
     raise typer.Exit(command.profile(options, out, as_json))
 
 
-@app.command(cls=_WithScriptArguments)
+@app.command(cls=WithScriptArguments)
 def tasks(  # noqa: PLR0913 (each option is a parameter to typer)
     ctx: typer.Context,
     script: Script,
@@ -193,7 +193,7 @@ def judge(
     raise typer.Exit(command.judge(task, candidate, command.How(target, time_limit, python), as_json))
 
 
-@app.command(cls=_WithScriptArguments)
+@app.command(cls=WithScriptArguments)
 def run(
     ctx: typer.Context,
     script: Script,
@@ -230,28 +230,6 @@ def bundle_verify(bundle: Bundle, as_json: Json = False) -> None:
     from llm4llm.cli import bundle as command
 
     raise typer.Exit(command.verify(bundle, as_json))
-
-
-@app.command()
-def jobs(
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many, newest first.")] = 20,
-    as_json: Json = False,
-) -> None:
-    """List stored jobs."""
-    from llm4llm.cli import jobs as command
-
-    raise typer.Exit(command.jobs(limit, as_json))
-
-
-@app.command()
-def status(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="A job's id.", show_default=False)],
-    as_json: Json = False,
-) -> None:
-    """Show one stored job: its state, its stages, and how to continue it."""
-    from llm4llm.cli import jobs as command
-
-    raise typer.Exit(command.status(job, as_json))
 
 
 @app.command()

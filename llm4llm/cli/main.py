@@ -7,7 +7,7 @@ from types import FrameType
 import typer
 
 from llm4llm.cli import say
-from llm4llm.cli.commands import app
+from llm4llm.cli.service_commands import app
 from llm4llm.errors import Llm4llmError
 
 # typer carries its own copy of click in some versions and uses click in others

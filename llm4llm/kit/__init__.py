@@ -1,6 +1,7 @@
 """Small tools without domain words: canonical JSON, hashes, ids, clocks, files, durations, process groups."""
 
 from llm4llm.kit.bell import Bell, first_rung
+from llm4llm.kit.bucket import TokenBucket
 from llm4llm.kit.clock import Clock, FrozenClock, SystemClock, iso
 from llm4llm.kit.duration import format_duration, parse_duration
 from llm4llm.kit.files import copy_atomic, install_folder, tail, write_atomic
@@ -25,6 +26,7 @@ __all__ = [
     "FrozenClock",
     "Member",
     "SystemClock",
+    "TokenBucket",
     "canonical_json",
     "copy_atomic",
     "first_rung",

@@ -2,7 +2,7 @@
 
 from llm4llm.sandbox.answer import Failed, Ok, OnEvent
 from llm4llm.sandbox.child import Child
-from llm4llm.sandbox.environment import names_a_secret, scrubbed, with_given, without_secrets
+from llm4llm.sandbox.environment import may_be_given, names_a_secret, scrubbed, with_given, without_secrets
 from llm4llm.sandbox.spec import ChildSpec, Files, Limits
 from llm4llm.sandbox.start import Sandbox
 
@@ -15,6 +15,7 @@ __all__ = [
     "Ok",
     "OnEvent",
     "Sandbox",
+    "may_be_given",
     "names_a_secret",
     "scrubbed",
     "with_given",

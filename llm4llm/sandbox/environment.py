@@ -29,6 +29,11 @@ def names_a_secret(name: str) -> bool:
     return bool(_SECRET.search(name))
 
 
+def may_be_given(name: str) -> bool:
+    """True for variables that somebody else's script may be given: harmless by name, and nothing named like a secret."""
+    return not names_a_secret(name) and (_PERMITTED.fullmatch(name) or _PROXY.fullmatch(name)) is not None
+
+
 def scrubbed(source: Mapping[str, str]) -> dict[str, str]:
     """The part of an environment that any child may see."""
     return {name: value for name, value in source.items() if _permitted(name, value)}

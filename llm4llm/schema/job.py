@@ -33,10 +33,22 @@ class Budget(Frozen):
     seconds: float
 
 
-class Request(Frozen):
-    """What the user asked for; two equal requests describe the same work."""
+class UploadedFile(Frozen):
+    """A file that was handed in with a script; its content lies among the blobs."""
 
-    script: str  # absolute path
+    path: str  # relative to the job's working folder, with / between its parts
+    sha256: str
+    bytes: int
+
+
+class Request(Frozen):
+    """What the user asked for; two equal requests describe the same work.
+
+    An uploaded script is laid out by whoever runs the job: its `script` and `working_directory` are relative to the job's own working
+    folder, and `python` is empty for the worker's own interpreter.
+    """
+
+    script: str  # absolute path, or a relative one for an uploaded script
     script_sha256: str
     arguments: tuple[str, ...] = ()
     working_directory: str
@@ -49,6 +61,13 @@ class Request(Frozen):
     min_gain: float = 1.02  # end-to-end speedup that the low end of the interval must exceed
     objective: Literal["latency"] = "latency"
     stop_after: StageName | None = None  # end in good order once this stage has finished
+    files: tuple[UploadedFile, ...] = ()  # besides the script
+    network: bool = False  # whether the script may use the network
+
+    @property
+    def uploaded(self) -> bool:
+        """True if script and files come from the blob store and not from a folder of this machine."""
+        return not self.script.startswith("/")
 
 
 class Job(Frozen):

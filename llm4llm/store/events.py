@@ -1,10 +1,20 @@
 """What happened to a job, in order."""
 
+from typing import NamedTuple
+
 from sqlalchemy import select
 
 from llm4llm.schema.event import Event
 from llm4llm.store.rows import EventRow
 from llm4llm.store.session import Sessions
+
+
+class Stored(NamedTuple):
+    """An event with its place in the order of all events, and when it was stored."""
+
+    id: int
+    at: str
+    event: Event
 
 
 class Events:
@@ -20,3 +30,9 @@ class Events:
         with self._sessions.reading() as session:
             rows = session.scalars(select(EventRow).where(EventRow.job_id == job_id).order_by(EventRow.id))
             return tuple(Event.model_validate(row.event) for row in rows)
+
+    def after(self, job_id: str, last_id: int, limit: int = 500) -> tuple[Stored, ...]:
+        """A job's events that were stored later than the one with that id, oldest first."""
+        query = select(EventRow).where(EventRow.job_id == job_id, EventRow.id > last_id).order_by(EventRow.id).limit(limit)
+        with self._sessions.reading() as session:
+            return tuple(Stored(row.id, row.at, Event.model_validate(row.event)) for row in session.scalars(query))

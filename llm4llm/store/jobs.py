@@ -30,18 +30,7 @@ class Jobs:
 
     def add(self, job: Job, queue: Queue = Queue.WORKERS) -> None:
         with self._sessions.transaction() as session:
-            session.add(
-                JobRow(
-                    id=job.id,
-                    request=job.request.model_dump(mode="json"),
-                    queue=queue.value,
-                    status=job.status.value,
-                    stage=job.stage.value if job.stage else None,
-                    reason=job.reason.model_dump(mode="json") if job.reason else None,
-                    created_at=job.created_at,
-                    ended_at=job.ended_at,
-                )
-            )
+            session.add(row_of(job, None, queue))
 
     def get(self, job_id: str) -> Job:
         """The job as it is now; UnknownJob if there is none with that id."""
@@ -103,6 +92,21 @@ class Jobs:
 def one_changed(result: object) -> bool:
     """True if a statement has changed a row: the compare-and-set held."""
     return getattr(result, "rowcount", 0) == 1
+
+
+def row_of(job: Job, owner: str | None, queue: Queue = Queue.WORKERS) -> JobRow:
+    """A new row; `owner` is the id of the API key that submitted the job, None for this machine's own user."""
+    return JobRow(
+        id=job.id,
+        request=job.request.model_dump(mode="json"),
+        status=job.status.value,
+        stage=job.stage.value if job.stage else None,
+        reason=job.reason.model_dump(mode="json") if job.reason else None,
+        created_at=job.created_at,
+        ended_at=job.ended_at,
+        owner=owner,
+        queue=queue.value,
+    )
 
 
 def job_of(row: JobRow) -> Job:

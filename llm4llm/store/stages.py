@@ -1,6 +1,6 @@
 """Runs of stages: what each attempt gave, and how long it took."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 from sqlalchemy import func, select, update
@@ -15,6 +15,15 @@ from llm4llm.store.rows import JobRow, StageRunRow
 from llm4llm.store.session import Sessions
 
 _INTERRUPTED = Reason(code="interrupted", text="the process that ran this stage went away before it ended")
+
+
+class Timed(NamedTuple):
+    """How long an attempt took; None while it runs, and for ever if its process was killed."""
+
+    stage: StageName
+    status: str
+    seconds: float | None
+    started_at: str
 
 
 class Stages:
@@ -71,6 +80,13 @@ class Stages:
             where = ".".join(map(str, error.errors()[0]["loc"]))
             what = f"the results of {job_id} were stored by another version of llm4llm ({where})"
             raise StoreUnavailable(what, "run the job again from the start") from error
+
+    def times(self, job_id: str) -> tuple[Timed, ...]:
+        """Every attempt without what it gave, in the order in which they were started."""
+        query = select(StageRunRow.stage, StageRunRow.status, StageRunRow.seconds, StageRunRow.started_at)
+        with self._sessions.reading() as session:
+            rows = session.execute(query.where(StageRunRow.job_id == job_id).order_by(StageRunRow.id))
+            return tuple(Timed(StageName(row[0]), row[1], row[2], row[3]) for row in rows)
 
     def runs(self, job_id: str) -> tuple[StageRun, ...]:
         """Every attempt, in the order in which they were started."""

@@ -95,6 +95,7 @@ class Confirmation:
             arguments=(*own, request.script, "--", *request.arguments),
             environment=request.environment,
             limits=setting.limits,
+            files=setting.files,
             channel=False,
         )
         child = self._sandbox.start(spec)

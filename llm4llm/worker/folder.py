@@ -7,9 +7,11 @@ from llm4llm.errors import JobNotResumable, UnknownJob
 from llm4llm.kit import Clock
 from llm4llm.pipeline.transitions import ENDED
 from llm4llm.schema.job import Job
+from llm4llm.service.output import keep_output
 from llm4llm.store import Store
 from llm4llm.worker.lock import job_lock
 from llm4llm.worker.scratch import KEPT, clear_ended, unneeded
+from llm4llm.worker.uploads import laid_out
 
 
 def prepare(job: Job, folder: Path, store: Store) -> Job:
@@ -17,8 +19,7 @@ def prepare(job: Job, folder: Path, store: Store) -> Job:
 
     A UserError ends the job as failed with that error's code and text; an InfraError puts it back.
     """
-    # a job of this machine's own user names files where they lie; this is the place to unpack what came over the network
-    return job
+    return laid_out(job, folder, store)
 
 
 def settle(job: Job, folder: Path, store: Store, clock: Clock) -> None:
@@ -26,6 +27,8 @@ def settle(job: Job, folder: Path, store: Store, clock: Clock) -> None:
 
     `store` is not fenced: after its end a job is nobody's.
     """
+    if job.request.uploaded:
+        keep_output(job.id, folder, store, clock)
     clear_ended(folder, job)
 
 

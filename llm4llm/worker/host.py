@@ -8,7 +8,7 @@ from typing import Any
 
 from llm4llm.errors import UserError
 from llm4llm.kit import sha256_file, write_atomic
-from llm4llm.sandbox import Child, ChildSpec, Failed, Limits, Ok, OnEvent, Sandbox
+from llm4llm.sandbox import Child, ChildSpec, Failed, Files, Limits, Ok, OnEvent, Sandbox
 from llm4llm.schema.job import Job
 
 MODULE = "llm4llm.harness.host"
@@ -31,6 +31,7 @@ class HostSetting:
     scratch: Path
     limits: Limits
     script_time_limit_s: float
+    files: Files | None = None  # what the script may see and change; None: whatever its owner may
 
 
 class LiveHost:
@@ -123,5 +124,6 @@ class LiveHost:
             arguments=(str(file),),
             environment=request.environment,
             limits=setting.limits,
+            files=setting.files,
         )
         return self.sandbox.start(spec)

@@ -4,13 +4,12 @@ import shutil
 from pathlib import Path
 
 from llm4llm.schema.job import Job, StageName
+from llm4llm.service.output import job_folder
+
+__all__ = ["clear_ended", "job_folder"]
 
 KEPT = {"lock", "script.stdout", "script.stderr"}
 _TASKS = "tasks"
-
-
-def job_folder(home: Path, job_id: str) -> Path:
-    return home / "jobs" / job_id
 
 
 def clear_ended(folder: Path, job: Job) -> None:

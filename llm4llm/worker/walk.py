@@ -8,10 +8,9 @@ from llm4llm.errors import InfraError, Llm4llmError
 from llm4llm.pipeline.advance import advance, end
 from llm4llm.pipeline.ending import Ending
 from llm4llm.pipeline.steps import Plan
-from llm4llm.sandbox import Limits
+from llm4llm.sandbox import Files, Limits
 from llm4llm.schema.job import Job, JobStatus, Request
 from llm4llm.schema.reason import Reason
-from llm4llm.settings import Settings
 from llm4llm.stages.tools import Tools
 from llm4llm.worker.confirm import Confirmation
 from llm4llm.worker.device import device_name
@@ -21,6 +20,7 @@ from llm4llm.worker.host import HostSetting, LiveHost
 from llm4llm.worker.judge import JobJudge
 from llm4llm.worker.memory import machine_bytes
 
+_PROCESSES = 256  # of an uploaded script, threads not counted
 _MEMORY_SHARE = 0.9  # of the machine's: the rest keeps the machine answering
 
 
@@ -32,7 +32,8 @@ def walk(job: Job, held: Held) -> Job:
         raise
     except Llm4llmError as error:
         return end(job, Ending(JobStatus.FAILED, Reason(code=error.code, text=str(error))), held.store, held.clock, held.progress)
-    host = LiveHost(held.sandbox, HostSetting(job, held.folder, _limits(held.settings), held.settings.script_time_limit_s))
+    limits, files = _limits(job.request, held), _files(job.request, held)
+    host = LiveHost(held.sandbox, HostSetting(job, held.folder, limits, held.settings.script_time_limit_s, files))
     judge = JobJudge(held.sandbox, job)
     try:
         return advance(job.id, held.store, _tools(job, held, host, judge), Plan(seeds=seeds(), resolve_target=resolve_target))
@@ -41,8 +42,24 @@ def walk(job: Job, held: Held) -> Job:
         host.close()
 
 
-def _limits(settings: Settings) -> Limits:
-    return Limits(memory_bytes=settings.child_memory_bytes or int(_MEMORY_SHARE * machine_bytes()))
+def _limits(request: Request, held: Held) -> Limits:
+    """What a script may use. An uploaded one gets a share of disk and processes, and no network unless that was asked for."""
+    memory = held.settings.child_memory_bytes or int(_MEMORY_SHARE * machine_bytes())
+    if not request.uploaded:
+        return Limits(memory_bytes=memory)
+    return Limits(
+        memory_bytes=memory,
+        processes=_PROCESSES,
+        disk_bytes=held.settings.job_disk_bytes,
+        disk_folders=(held.folder,),
+        network=request.network,
+    )
+
+
+def _files(request: Request, held: Held) -> Files | None:
+    """An uploaded script sees its own job's folder and nothing else of what is kept here."""
+    own = (held.folder.absolute(),)
+    return Files(hidden=held.sandbox.hidden, visible=own, writable=own) if request.uploaded else None
 
 
 def _tools(job: Job, held: Held, host: LiveHost, judge: JobJudge) -> Tools:

@@ -22,6 +22,13 @@ def test_everything_lies_in_the_home_folder_by_default(home: Path) -> None:
     assert settings.blobs == home / "blobs"
 
 
+def test_files_may_lie_in_another_folder_or_in_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLM4LLM_BLOB_ROOT", "/srv/blobs")
+    assert load_settings().blobs == Path("/srv/blobs")
+    monkeypatch.setenv("LLM4LLM_BLOB_ROOT", "s3://bucket/prefix")
+    assert load_settings().blobs == "s3://bucket/prefix"
+
+
 def test_the_home_folder_has_a_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("LLM4LLM_HOME")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))

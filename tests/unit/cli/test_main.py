@@ -25,6 +25,14 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ["doctor"],
         ["jobs"],
         ["status"],
+        ["serve"],
+        ["submit"],
+        ["cancel"],
+        ["logs"],
+        ["download"],
+        ["keys", "create"],
+        ["keys", "list"],
+        ["keys", "revoke"],
     ],
 )
 def test_every_command_has_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:

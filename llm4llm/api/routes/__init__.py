@@ -1,0 +1,1 @@
+"""Thin: read the request, call service/, answer."""

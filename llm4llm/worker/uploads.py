@@ -1,0 +1,55 @@
+"""Uploaded scripts and files as a folder of the job's own, as if a user had them there."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from llm4llm.errors import InfraError
+from llm4llm.sandbox import scrubbed
+from llm4llm.schema.job import Job
+from llm4llm.store import Store
+
+FOLDER = "work"
+SPARE = "spare"  # temporary files and caches: a confined script can't write into the home folder's
+
+
+def laid_out(job: Job, folder: Path, store: Store) -> Job:
+    """The job with absolute paths, its files lying fresh below `folder`; one that was not uploaded is returned as it is.
+
+    What an earlier attempt left there is removed: the script must find what was handed in and nothing else. Raises BlobDamaged.
+    """
+    request = job.request
+    if not request.uploaded:
+        return job
+    root = (folder / FOLDER).absolute()
+    shutil.rmtree(root, ignore_errors=True)
+    contents = [(request.script, request.script_sha256), *((file.path, file.sha256) for file in request.files)]
+    try:
+        root.mkdir(parents=True)
+        (folder / SPARE).mkdir(exist_ok=True)
+        for name, sha256 in contents:
+            place = root / name
+            # names were checked when they came in; the database is not trusted with what lies outside the folder
+            if not place.resolve().is_relative_to(root.resolve()):
+                raise InfraError(f"the stored name {name!r} leaves the folder of {job.id}", "submit the job again")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(store.blobs.path(sha256), place)
+    except OSError as error:
+        raise InfraError(
+            f"the files of {job.id} can't be laid out in {root} ({error.strerror})", "free some space, check its rights"
+        ) from error
+    changed = {
+        "script": str(root / request.script),
+        "working_directory": str(root),
+        "python": request.python or sys.executable,
+        "environment": {**scrubbed(os.environ), **_caches(folder.absolute() / SPARE), **request.environment},
+    }
+    return job.model_copy(update={"request": request.model_copy(update=changed)})
+
+
+def _caches(folder: Path) -> dict[str, str]:
+    """Where libraries put what they would else put under the home folder. Models that lie in a hub's cache stay readable where they are."""
+    hub = os.environ.get("HF_HOME") or str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "huggingface")
+    own = {"XDG_CACHE_HOME": "cache", "TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor", "CUDA_CACHE_PATH": "cuda"}
+    return {"HF_HOME": hub, "TMPDIR": str(folder), **{name: str(folder / place) for name, place in own.items()}}
