@@ -57,7 +57,9 @@ class Settings(BaseSettings):
     @property
     def private(self) -> tuple[Path, ...]:
         """Files and folders outside the home that jobs must not see: the database's files, and blobs in a folder of their own."""
-        kept = [self.blobs] if self.blob_root is not None and isinstance(self.blobs, Path) else []
+        kept = []
+        if self.blob_root is not None and ("://" not in self.blob_root or self.blob_root.startswith("file://")):
+            kept.append(Path(self.blob_root.removeprefix("file://")).absolute())
         if self.database.startswith("sqlite:///"):
             file = self.database.removeprefix("sqlite:///")
             kept += [Path(file + suffix).absolute() for suffix in ("", "-wal", "-shm")]

@@ -26,13 +26,13 @@ _MEMORY_SHARE = 0.9  # of the machine's: the rest keeps the machine answering
 
 def walk(job: Job, held: Held) -> Job:
     """The job at its end; see `advance` for what passes on instead."""
+    limits, files = _limits(job.request, held), _files(job.request, held)  # by the request as it came: once laid out, its paths are ours
     try:
         job = prepare(job, held.folder, held.store)
     except InfraError:
         raise
     except Llm4llmError as error:
         return end(job, Ending(JobStatus.FAILED, Reason(code=error.code, text=str(error))), held.store, held.clock, held.progress)
-    limits, files = _limits(job.request, held), _files(job.request, held)
     host = LiveHost(held.sandbox, HostSetting(job, held.folder, limits, held.settings.script_time_limit_s, files))
     judge = JobJudge(held.sandbox, job)
     try:
