@@ -19,6 +19,7 @@ from llm4llm.kit.processes import (
     signal_group,
     start_ticks,
 )
+from llm4llm.kit.traces import set_up_traces, span
 
 __all__ = [
     "Bell",
@@ -41,10 +42,12 @@ __all__ = [
     "resident_bytes",
     "sessions_of",
     "set_up_logs",
+    "set_up_traces",
     "sha256_bytes",
     "sha256_file",
     "sha256_text",
     "signal_group",
+    "span",
     "start_ticks",
     "tail",
     "write_atomic",

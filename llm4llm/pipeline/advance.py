@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from llm4llm.errors import InfraError, Llm4llmError, NoLongerOurs
-from llm4llm.kit import Clock, iso
+from llm4llm.kit import Clock, iso, span
 from llm4llm.pipeline.budget import seconds_for, spent_s
 from llm4llm.pipeline.ending import Ending, ending
 from llm4llm.pipeline.steps import STEPS, Bench, Plan, Step
@@ -55,7 +55,9 @@ def advance(job_id: str, store: Store, tools: Tools, plan: Plan, steps: tuple[St
     if tools.request is not None:
         job = job.model_copy(update={"request": tools.request})
     try:
-        return end(job, _walk(job, store, tools, plan, steps), store, tools.clock, tools.progress)
+        with span("job", job=job.id):
+            reached = _walk(job, store, tools, plan, steps)
+        return end(job, reached, store, tools.clock, tools.progress)
     except NoLongerOurs:
         raise
     except InfraError:
@@ -82,7 +84,7 @@ def _walk(job: Job, store: Store, tools: Tools, plan: Plan, steps: tuple[Step, .
         if results.has(step.stage):
             continue
         # before the stage's time begins: waiting for others is nothing that the job's budget pays for
-        with tools.device() if step.times else nullcontext():
+        with tools.device() if step.times else nullcontext(), span(f"stage {step.stage.value}", job=job.id, stage=step.stage.value):
             failure = _CANCELLED if tools.cancelled() else _run(step, job, store, tools, plan)
         if failure is not None:
             return failure

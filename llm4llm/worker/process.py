@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from llm4llm.kit import Bell, SystemClock
+from llm4llm.kit import Bell, SystemClock, set_up_traces
 from llm4llm.settings import Settings
 from llm4llm.store import open_store
 from llm4llm.worker.folder import settle_left
@@ -29,6 +29,7 @@ def run_worker(settings: Settings, rounds: Rounds, parent: int | None = None, wa
 
     `parent` is a file descriptor whose end means that whoever started us has gone. Only for the main thread.
     """
+    set_up_traces("llm4llm-worker")
     rng = random.Random()  # noqa: S311 (spreads waiting in time)
     with Bell() as stop, drained_by_signals(stop), _following(parent, stop):
         store = open_store(settings.database, settings.blobs)
