@@ -191,6 +191,10 @@ def decoder_cases(sizes: Sizes, device: torch.device) -> list[Case]:
             call = lambda x=x, kwargs=kwargs: ((x,), dict(kwargs))  # noqa: E731
             exact = lambda e=exact_layer, x=x, kwargs=doubled: e(x.double(), **kwargs)  # noqa: E731
             cases.append(Case("residual_rms_norm", label, dtype, layer, call, exact, 60, timed))
+            attention, exact_attention = layer.self_attn, exact_layer.self_attn
+            call = lambda x=x, turns=turns: ((x, turns, None), {})  # noqa: E731
+            exact = lambda e=exact_attention, x=x, kw=doubled: e(x.double(), kw["position_embeddings"], None)[0]  # noqa: E731
+            cases.append(Case("qk_norm_rope", label, dtype, attention, call, exact, 30, timed))
     return cases
 
 

@@ -22,12 +22,12 @@ def curl(*arguments: str, timeout: float = 60) -> str:
 
 def the_demo(service: Service, folder: Path) -> None:
     jobs = f"{service.url}/v1/jobs"
-    form = ["-F", f"script=@{SCRIPT}", "-F", f"args={json.dumps(ARGUMENTS)}", "-F", "budget=5m"]
+    form = ["-F", f"script=@{SCRIPT}", "-F", f"args={json.dumps(ARGUMENTS)}", "-F", "budget=8m"]
     key = ["-H", "Idempotency-Key: the-demo"]
     job = json.loads(curl(*form, *key, jobs))["id"]
     assert json.loads(curl(*form, *key, jobs))["id"] == job
 
-    streamed = curl("-N", f"{jobs}/{job}/events", timeout=330)
+    streamed = curl("-N", f"{jobs}/{job}/events", timeout=500)
     kinds = [line.removeprefix("event: ").strip() for line in streamed.splitlines() if line.startswith("event: ")]
     data = [json.loads(line.removeprefix("data: ")) for line in streamed.splitlines() if line.startswith("data: ")]
     finished = [one["stage"] for kind, one in zip(kinds, data, strict=True) if kind == "stage_finished"]
@@ -50,7 +50,7 @@ def the_demo(service: Service, folder: Path) -> None:
     assert "<html" in curl("-H", "Accept: text/html", f"{jobs}/{job}/report").lower()
 
 
-@pytest.mark.timeout(700)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_submit_follow_download_and_run(kind: str, tmp_path: Path) -> None:
     home = tmp_path / "home"

@@ -192,6 +192,31 @@ def test_decoder_layer_and_mlp(dtype: torch.dtype) -> None:
         assert_close_to(exact.mlp(x.double()), seed.forward(mlp, prepared, x), mlp(x))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("heads", "groups", "head"), [(32, 8, 128), (6, 1, 24), (2, 2, 256)])
+@torch.no_grad()
+def test_attention_with_normed_queries_and_keys(heads: int, groups: int, head: int, dtype: torch.dtype) -> None:
+    from transformers import DynamicCache, Qwen3Config
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3RotaryEmbedding
+
+    torch.manual_seed(0)
+    config = Qwen3Config(hidden_size=96, num_attention_heads=heads, num_key_value_heads=groups, head_dim=head, num_hidden_layers=1)
+    config._attn_implementation = "sdpa"
+    module, seed = perturbed(Qwen3Attention(config, 0), dtype), load("qk_norm_rope")
+    exact, rotary = copy.deepcopy(module).double(), Qwen3RotaryEmbedding(config).cuda()
+    assert seed.matches(module)
+    for settings in seed.CONFIGS:
+        prepared, caches = seed.prepare(module, **settings), [DynamicCache() for _ in range(3)]
+        for start, length in ((0, 33), (33, 1), (34, 1)):
+            x = torch.randn(2, length, 96, device="cuda").to(dtype)
+            turned = rotary(x, torch.arange(start, start + length, device="cuda")[None].expand(2, -1))
+            truth, _ = exact(x.double(), tuple(part.double() for part in turned), None, caches[0])
+            theirs, _ = module(x, turned, None, caches[1])
+            assert seed.accepts(module, prepared, x, turned, None, caches[2])
+            mine, _ = seed.forward(module, prepared, x, turned, None, caches[2])
+            assert_close_to(truth, mine, theirs)
+
+
 @torch.no_grad()
 def test_launches_follow_the_tensor_to_another_gpu() -> None:
     if torch.cuda.device_count() < 2:

@@ -18,7 +18,16 @@ from torch import nn
 from triton.backends.compiler import GPUTarget
 
 PATCHES = Path(__file__).parents[3] / "patches"
-SEEDS = ["rms_norm", "layer_norm", "swiglu", "residual_rms_norm", "causal_conv1d_silu", "selective_scan", "selective_state_update"]
+SEEDS = [
+    "rms_norm",
+    "layer_norm",
+    "swiglu",
+    "residual_rms_norm",
+    "causal_conv1d_silu",
+    "selective_scan",
+    "selective_state_update",
+    "qk_norm_rope",
+]
 
 
 class NamedTarget:
@@ -43,20 +52,22 @@ class NamedTarget:
 def calls(name: str, width: int, dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
     """Modules and arguments that reach every kernel of a seed."""
     from transformers import DynamicCache, MambaConfig, MambaForCausalLM, Qwen3Config
-    from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3MLP, Qwen3RMSNorm
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3DecoderLayer, Qwen3MLP, Qwen3RMSNorm
 
     x = torch.zeros(2, 5, width, dtype=dtype)
     if name == "rms_norm":
         return [(Qwen3RMSNorm(width).to(dtype), (x,), {})]
     if name == "layer_norm":
         return [(nn.LayerNorm(width, bias=bias).to(dtype), (x,), {}) for bias in (True, False)]
-    if name in ("swiglu", "residual_rms_norm"):
+    if name in ("swiglu", "residual_rms_norm", "qk_norm_rope"):
         settings = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "num_hidden_layers": 1}
         config = Qwen3Config(hidden_size=width, intermediate_size=2 * width, **settings)
         config._attn_implementation = "eager"
         if name == "swiglu":
             return [(Qwen3MLP(config).to(dtype), (x,), {})]
         rotary = (torch.ones(1, 5, 8, dtype=dtype), torch.zeros(1, 5, 8, dtype=dtype))
+        if name == "qk_norm_rope":
+            return [(Qwen3Attention(config, 0).to(dtype).eval(), (x, rotary, None), {})]
         return [(Qwen3DecoderLayer(config, 0).to(dtype).eval(), (x,), {"position_embeddings": rotary})]
     mamba = MambaConfig(hidden_size=width, state_size=16 if width == 64 else 5, num_hidden_layers=1, vocab_size=8)
     mixer = MambaForCausalLM(mamba).backbone.layers[0].mixer.to(dtype).eval()
