@@ -269,7 +269,8 @@ def checked(case: Case, forward: Callable[..., Any]) -> dict[str, Any]:
     found = {}
     for who, how in (("original", None), ("seed", forward)):
         arguments = copy.deepcopy(case.call())
-        found[who] = (called(case, arguments, how), case.state(arguments[1]))
+        result = called(case, arguments, how)
+        found[who] = (result[0] if isinstance(result, tuple) else result, case.state(arguments[1]))  # attention adds its weights, or None
     errors = {who: relative(result, truth) for who, (result, _) in found.items()}
     result, expected = found["seed"][0], found["original"][0]
     states = [relative(mine, theirs) for mine, theirs in zip(found["seed"][1], found["original"][1], strict=True)]
