@@ -150,7 +150,8 @@ class NotAuthenticated(UserError):
     code = "not_authenticated"
 
     def __init__(self) -> None:
-        super().__init__("this needs a valid API key", "send it as: Authorization: Bearer KEY")
+        fix = "set LLM4LLM_API_KEY for llm4llm and its client, or send it as: Authorization: Bearer KEY"
+        super().__init__("this needs a valid API key", fix)
 
 
 class NotPermitted(UserError):
@@ -215,7 +216,8 @@ class BudgetTooLarge(UserError):
     code = "budget_too_large"
 
     def __init__(self, seconds: float, ceiling: float) -> None:
-        super().__init__(f"a budget of {seconds:g} s is above the ceiling of this key ({ceiling:g} s)", "ask for less")
+        fix = f"ask for less: --budget {ceiling:g}s, over HTTP budget={ceiling:g}s"
+        super().__init__(f"a budget of {seconds:g} s is above the ceiling of this key ({ceiling:g} s)", fix)
 
 
 class TooManyJobs(UserError):
@@ -246,7 +248,8 @@ class NoBundle(UserError):
     code = "no_bundle"
 
     def __init__(self, job: str, why: str) -> None:
-        super().__init__(f"job {job} has no bundle ({why})", "see the report for what was tried")
+        fix = "wait for its end" if why.startswith("it has not ended") else "see the report for what was tried"
+        super().__init__(f"job {job} has no bundle ({why})", fix)
 
 
 class JobActive(UserError):

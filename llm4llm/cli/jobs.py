@@ -26,7 +26,8 @@ def jobs(limit: int, as_json: bool) -> int:
     table = Table("job", "created", "status", "stage", "script", "reason", box=None, pad_edge=False)
     for job in found:
         reason = job.reason.text if job.reason else ""
-        table.add_row(job.id, job.created_at[:19], job.status.value, job.stage.value if job.stage else "", job.request.script, reason)
+        stage = job.stage.value if job.stage else ""
+        table.add_row(*say.cells(job.id, job.created_at[:19], job.status.value, stage, job.request.script, reason))
     say.tables().print(table)
     return say.EXIT_OK
 
@@ -45,7 +46,12 @@ def status(job_id: str, as_json: bool) -> int:
         say.result(_line(run))
     if job.reason is not None:
         say.result(f"  {job.reason.code}: {job.reason.text}")
-    if job.status in (JobStatus.QUEUED, JobStatus.RUNNING):
+    ended = job.status not in (JobStatus.QUEUED, JobStatus.RUNNING)
+    if job.request.uploaded:
+        hint = f"get the bundle with: llm4llm download {job.id}" if ended else f"a worker runs it; see llm4llm logs {job.id}"
+        if not ended or (job.reason is not None and job.reason.code == "accepted"):
+            say.result(f"  {hint}")
+    elif not ended:
         say.result(f"  continue with: llm4llm optimize --resume {job.id}")
     return say.EXIT_OK
 

@@ -68,7 +68,7 @@ def list_keys(as_json: bool) -> int:
         limits = key.limits
         times = [(at or "")[:19] for at in (key.created_at, key.last_used_at, key.revoked_at)]
         scopes, budget = ", ".join(sorted(key.scopes)), format_duration(limits.budget_seconds)
-        table.add_row(key.id, key.name, scopes, str(limits.concurrent_jobs), budget, *times)
+        table.add_row(*say.cells(key.id, key.name, scopes, limits.concurrent_jobs, budget, *times))
     say.tables().print(table)
     return say.EXIT_OK
 

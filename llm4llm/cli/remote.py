@@ -97,12 +97,12 @@ def jobs(limit: int, server: str | None, as_json: bool) -> int:
             say.result(json.dumps(job))
         return say.EXIT_OK
     if not found:
-        say.note("the server has no job yet: hand one in with llm4llm submit SCRIPT.py")
+        say.note("the server has no job of yours yet: hand one in with llm4llm submit SCRIPT.py")
         return say.EXIT_OK
     table = Table("job", "created", "status", "stage", "script", "reason", box=None, pad_edge=False)
     for job in found:
         reason = job["reason"]["text"] if job["reason"] else ""
-        table.add_row(job["id"], job["created_at"][:19], job["status"], job["stage"] or "", job["script"], reason)
+        table.add_row(*say.cells(job["id"], job["created_at"][:19], job["status"], job["stage"] or "", job["script"], reason))
     say.tables().print(table)
     return say.EXIT_OK
 
@@ -127,8 +127,6 @@ def _ended(job: dict[str, Any], as_json: bool) -> int:
         say.result(json.dumps(job))
     else:
         _tell(job)
-        if (job["reason"] or {}).get("code") == "accepted":
-            say.result(f"  get the bundle with: llm4llm download {job['id']}")
     return say.EXIT_OK if job["status"] == "succeeded" else say.EXIT_FAILED
 
 
@@ -138,9 +136,12 @@ def _tell(job: dict[str, Any]) -> None:
     say.result(f"{job['id']}  {job['status']}{stage}  {job['script']}  {100 * job['progress']:.0f} %, {spent} of {budget} used")
     best = job["best"]["end_to_end_speedup"] or job["best"]["module_speedup"]
     if best is not None:
-        say.result(f"  best so far: {best:.2f}x {'end to end' if job['best']['end_to_end_speedup'] else 'on its module'}")
+        so_far = "" if job["status"] in ("succeeded", "failed", "cancelled") else " so far"
+        say.result(f"  best{so_far}: {best:.2f}x {'end to end' if job['best']['end_to_end_speedup'] else 'on its module'}")
     if job["reason"]:
         say.result(f"  {job['reason']['code']}: {job['reason']['text']}")
+        if job["reason"]["code"] == "accepted":
+            say.result(f"  get the bundle with: llm4llm download {job['id']}")
 
 
 def _variables(given: tuple[str, ...]) -> dict[str, str]:

@@ -4,6 +4,7 @@ import os
 import sys
 
 from rich.console import Console
+from rich.text import Text
 
 from llm4llm.errors import Llm4llmError, UserError
 
@@ -41,6 +42,11 @@ def error(fault: Llm4llmError) -> int:
 def tables() -> Console:
     """A console on stdout that cuts nothing off when it is no terminal."""
     return Console(soft_wrap=False) if sys.stdout.isatty() else Console(width=_WIDE, no_color=True)
+
+
+def cells(*values: object) -> list[Text]:
+    """Cells of a table, as they are: brackets in an error's text or in a name are no markup."""
+    return [Text(str(value)) for value in values]
 
 
 def is_live() -> bool:

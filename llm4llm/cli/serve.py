@@ -53,7 +53,8 @@ def serve(options: Serving) -> int:
     try:
         context = make_context(settings, store, SystemClock(), keys_required, level)
         with _bound(options) as listening:
-            server = _Server(_config(context_app=create_app(context)), context.watch, _notices(settings, keys_required, level))
+            notices = _notices(settings, keys_required, level, options.workers)
+            server = _Server(_config(context_app=create_app(context)), context.watch, notices)
             with embedded_workers(options.workers):
                 server.run(sockets=[listening])
     finally:
@@ -117,11 +118,12 @@ def _check_bind(options: Serving, keys_required: bool, level: str) -> None:
         raise BadArguments(f"{options.host} is open to others, and this machine gives children no isolation", fix)
 
 
-def _notices(settings: Settings, keys_required: bool, level: str) -> tuple[str, ...]:
+def _notices(settings: Settings, keys_required: bool, level: str, workers: int) -> tuple[str, ...]:
     keys = (
         "API keys are required" if keys_required else "API keys are off: every program on this machine may submit jobs and read all of them"
     )
-    return keys, f"jobs and files lie in {settings.home}; isolation of children: {level}"
+    runs = f"{workers} embedded worker{'s' * (workers > 1)}" if workers else "no worker runs here: jobs wait for a llm4llm worker"
+    return keys, runs, f"jobs and files lie in {settings.home}; isolation of children: {level}"
 
 
 def _bound(options: Serving) -> socket.socket:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from llm4llm.cli.commands import Budget, Json, Script, Target, WithScriptArguments, app
+from llm4llm.errors import UnknownJob
 from llm4llm.schema.apikey import Scope
 
 __all__ = ["app"]
@@ -28,9 +29,7 @@ JobId = Annotated[str, typer.Argument(metavar="JOB", help="A job's id.", show_de
 def serve(
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8421,
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=0, max=64, help="Workers that run jobs here.", show_default="as built")
-    ] = None,
+    workers: Annotated[int | None, typer.Option("--workers", min=0, max=64, help="Workers that run jobs here.", show_default="1")] = None,
     require_keys: Annotated[bool, typer.Option("--require-keys", help="Ask for API keys; a must beyond loopback.")] = False,
     without_isolation: Annotated[
         bool, typer.Option("--without-isolation", help="Listen beyond loopback although children can't be isolated here.")
@@ -116,7 +115,18 @@ def status(job: JobId, server: MaybeServer = None, as_json: Json = False) -> Non
         raise typer.Exit(remote.status(job, server, as_json))
     from llm4llm.cli import jobs as command
 
-    raise typer.Exit(command.status(job, as_json))
+    try:
+        code = command.status(job, as_json)
+    except UnknownJob as unknown:
+        # it may be a job of the server that submit, logs and download speak to
+        from llm4llm.cli import remote
+        from llm4llm.client import NotFound, ServerUnreachable
+
+        try:
+            code = remote.status(job, None, as_json)
+        except (ServerUnreachable, NotFound):
+            raise unknown from None
+    raise typer.Exit(code)
 
 
 @app.command()

@@ -114,8 +114,9 @@ def _after(known: _Known, event: Event, at: str) -> _Known:
     best, speedup = facts.get("best"), facts.get("speedup")
     if isinstance(best, int | float):
         module = max(module or 0.0, float(best))
-    if isinstance(speedup, int | float) and facts.get("decision") == "keep":
-        whole = max(whole or 0.0, float(speedup))
+    if isinstance(speedup, int | float) and facts.get("decision") == "keep" and not facts.get("fresh_process"):
+        # the last one: the whole set is measured after its members
+        whole = float(speedup) if len(facts.get("patches", [])) > 1 else max(whole or 0.0, float(speedup))
     return replace(known, best=Best(module_speedup=module, end_to_end_speedup=whole))
 
 

@@ -16,7 +16,8 @@ from llm4llm.client import Conflict, DownloadDamaged, NotAuthenticated, NotFound
 from llm4llm.errors import BadArguments, ScriptNotFound
 from llm4llm.kit import iso
 from llm4llm.kit.clock import SystemClock
-from llm4llm.schema.job import StageName
+from llm4llm.schema.job import JobStatus, StageName
+from llm4llm.schema.reason import Reason
 from llm4llm.schema.run import StageRun
 
 Client = llm4llm.Client
@@ -235,3 +236,32 @@ def test_a_key_from_the_environment(guarded: Service, script: Path) -> None:
     assert guarded.cli("submit", str(script)).returncode == 2
     done = guarded.cli("submit", str(script), LLM4LLM_API_KEY=key)
     assert done.returncode == 0, done.stderr
+
+
+def test_brackets_in_an_error_and_in_a_name_are_shown_as_they_are(service: Service, script: Path) -> None:
+    said = "[/foo] shapes [red]bad[/red] [0, 1]"
+    with Client(service.url) as client:
+        job = client.submit(script)["id"]
+    store = service.store()
+    try:
+        assert store.jobs.move(
+            job, (JobStatus.QUEUED,), JobStatus.FAILED, Reason(code="script_failed", text=said), iso(SystemClock().now())
+        )
+    finally:
+        store.close()
+    for options in ([], ["--server", service.url]):
+        listed = service.cli("jobs", "--limit", "1", *options)
+        assert listed.returncode == 0, listed.stderr
+        assert said in " ".join(listed.stdout.split())
+    assert service.cli("keys", "create", "[red]x[/nope]").returncode == 0
+    keys = service.cli("keys", "list")
+    assert keys.returncode == 0, keys.stderr
+    assert "[red]x[/nope]" in keys.stdout
+
+
+def test_status_finds_a_job_that_only_the_server_knows(service: Service, script: Path, tmp_path: Path) -> None:
+    with Client(service.url) as client:
+        job = client.submit(script)["id"]
+    elsewhere = service.cli("status", job, LLM4LLM_HOME=str(tmp_path / "other"), LLM4LLM_DATABASE_URL="", LLM4LLM_SERVER=service.url)
+    assert elsewhere.returncode == 0, elsewhere.stderr
+    assert job in elsewhere.stdout

@@ -106,15 +106,17 @@ class _Course:
         self.tell(trial)
         return trial
 
-    def tell(self, trial: Trialled) -> None:
+    def tell(self, trial: Trialled, fresh: bool = False) -> None:
         speedup = trial.timing.speedup if trial.timing else None
         facts: dict[str, Any] = {
             "patches": list(trial.patches),
             "decision": trial.decision,
             "reason": trial.reason.code,
             "speedup": speedup,
+            "fresh_process": fresh,
         }
-        text = f"{', '.join(trial.patches)}: {trial.decision} ({trial.reason.text})"
+        where = " in a fresh process" if fresh else ""
+        text = f"{', '.join(trial.patches)}: {trial.decision}{where} ({trial.reason.text})"
         self.tools.progress(Event(job=self.job.id, kind="trial", stage=StageName.ACCEPTANCE, text=text, facts=facts))
 
     def _placed(self, patch: Patch) -> dict[str, Any]:
@@ -186,7 +188,8 @@ def _whole_set(course: _Course, kept: list[_Kept]) -> Trialled:
     patches, threshold = tuple(item.patch for item in kept), course.job.request.min_gain
     alone = kept[0].trial.timing  # the first kept patch was measured against the unpatched model
     if len(kept) == 1 and alone is not None and alone.ci95 is not None and alone.ci95[0] > threshold and _had_no_base(course, kept[0]):
-        return kept[0].trial
+        text = kept[0].trial.reason.text.rpartition(", above ")[0] + f", above {threshold:.3f}"
+        return kept[0].trial.model_copy(update={"reason": Reason(code="gain", text=text)})
     trial = course.measure(patches, (), threshold, course.last_seconds())
     if trial.decision == "keep" and len(kept) > 1 and _had_no_base(course, kept[0]) and alone and alone.ci95 and trial.timing:
         best, whole = alone.ci95[0], trial.timing.ci95
@@ -220,7 +223,7 @@ def _confirmed(course: _Course, patches: tuple[Patch, ...], excuse: str | None) 
     seconds = course.tools.seconds_left()
     stop = course.stopped(seconds)
     fresh = dropped(patches, *stop) if stop is not None else course.tools.confirm(patches, seconds, excuse)
-    course.tell(fresh)
+    course.tell(fresh, fresh=True)
     return fresh
 
 

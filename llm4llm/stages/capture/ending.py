@@ -46,7 +46,15 @@ def _failure(capture: Capture) -> Reason | None:
         return None
     if end.error is not None and end.error.startswith(USAGE) and end.exit_code == 2:
         wanted = end.error.removeprefix(USAGE)
-        return Reason(code="script_wants_arguments", text=f"the script wants arguments: pass them after -- (exit code 2: {wanted})")
+        text = f"the script wants arguments: pass them after --, over HTTP as a JSON list in args (exit code 2: {wanted})"
+        return Reason(code="script_wants_arguments", text=text)
     what = end.error or "it left through sys.exit"
-    text = f"the script failed on its own with {exit_text(end)}: {what}{kept}; correct the script, its traceback is in script.stderr"
+    text = f"the script failed on its own with {exit_text(end)}: {what}{kept}; {_advice(what)}, its traceback is in script.stderr"
     return Reason(code="script_failed", text=text)
+
+
+def _advice(what: str) -> str:
+    """What to do about an error, from its first words."""
+    if what.startswith("ModuleNotFoundError"):
+        return "hand the module's file in with the script, or install it for the Python that runs the script"
+    return "correct the script"

@@ -153,7 +153,8 @@ def test_one_good_patch_is_accepted_and_confirmed(scene: Any) -> None:
     found = stage.decide(proposal("a"))
     assert found.decision == "accepted"
     assert kept(found) == ("a",)
-    assert found.together is found.trials[0]  # alone it is the whole set: measured once
+    assert found.together is not None
+    assert found.together.timing is found.trials[0].timing  # alone it is the whole set: measured once
     assert found.together.timing.ci95[0] > 1.02
     assert found.together.timing.method == "by table"
     assert stage.fresh.asked == [("a",)]
