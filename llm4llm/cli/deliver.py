@@ -6,7 +6,7 @@ from typing import Any
 
 from llm4llm.cli.opened import Opened
 from llm4llm.errors import BadArguments, InfraError
-from llm4llm.kit import copy_atomic
+from llm4llm.kit import copy_atomic, open_untrusted
 from llm4llm.schema.job import Job
 from llm4llm.service.report import job_report
 from llm4llm.web.report import write_report
@@ -54,6 +54,9 @@ def deliver(local: Opened, job: Job, folder: Path) -> dict[str, Any]:
 def copy_script_output(local: Opened, job: Job, folder: Path) -> None:
     """The script's own standard output and error, as far as it came; absent if it was never run."""
     for name in SCRIPT_OUTPUT:
-        source = job_folder(local.settings.home, job.id) / name
-        if source.exists():
-            shutil.copyfile(source, folder / name)
+        try:
+            source = open_untrusted(job_folder(local.settings.home, job.id), name)
+        except FileNotFoundError:
+            continue
+        with source, (folder / name).open("wb") as target:
+            shutil.copyfileobj(source, target)

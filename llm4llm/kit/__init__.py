@@ -4,7 +4,7 @@ from llm4llm.kit.bell import Bell, first_rung
 from llm4llm.kit.bucket import TokenBucket
 from llm4llm.kit.clock import Clock, FrozenClock, SystemClock, iso
 from llm4llm.kit.duration import format_duration, parse_duration
-from llm4llm.kit.files import copy_atomic, install_folder, tail, write_atomic
+from llm4llm.kit.files import copy_atomic, install_folder, open_untrusted, tail, write_atomic, write_untrusted
 from llm4llm.kit.hashing import sha256_bytes, sha256_file, sha256_text
 from llm4llm.kit.ids import new_id
 from llm4llm.kit.json import canonical_json
@@ -37,6 +37,7 @@ __all__ = [
     "kill_group",
     "members",
     "new_id",
+    "open_untrusted",
     "parse_duration",
     "proportional_bytes",
     "resident_bytes",
@@ -51,4 +52,5 @@ __all__ = [
     "start_ticks",
     "tail",
     "write_atomic",
+    "write_untrusted",
 ]

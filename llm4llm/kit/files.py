@@ -1,10 +1,13 @@
 """Files that are either the old content or the new one, whatever happens in between."""
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
+import stat
 from pathlib import Path
+from typing import BinaryIO
 
 
 def write_atomic(path: Path, content: bytes | str, mode: int = 0o644) -> None:
@@ -42,9 +45,51 @@ def install_folder(draft: Path, place: Path) -> None:
     _sync_folder(place.parent)
 
 
+def open_untrusted(root: Path, *parts: str) -> BinaryIO:
+    """A regular file below a folder in which generated code can rename, link and replace whatever it likes. Only `root` is ours.
+
+    No link is followed, and nothing that is no plain file is opened, since opening a pipe waits for ever. FileNotFoundError for both.
+    """
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts[:-1]:
+            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        opened = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except (NotADirectoryError, FileNotFoundError) as error:
+        raise FileNotFoundError(errno.ENOENT, "there is no such file", "/".join(parts)) from error
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+        raise FileNotFoundError(errno.ENOENT, "it is no plain file", "/".join(parts)) from error
+    finally:
+        os.close(folder)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise FileNotFoundError(errno.ENOENT, "it is no plain file", "/".join(parts))
+    return os.fdopen(opened, "rb")
+
+
+def write_untrusted(root: int, parts: tuple[str, ...], content: bytes) -> None:
+    """Write a whole file below an open folder in which generated code may have put links. None is followed: OSError if one is there."""
+    folder = os.dup(root)
+    try:
+        for part in parts[:-1]:
+            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        draft = f".{secrets.token_hex(8)}"
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder), "wb") as file:
+            file.write(content)
+        os.rename(draft, parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
 def tail(path: Path, max_bytes: int = 8192) -> str:
     """The end of a text file, whole lines where possible; empty if the file is missing."""
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+    with contextlib.suppress(FileNotFoundError), open_untrusted(path.parent, path.name) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - max_bytes))
         text = file.read().decode(errors="replace")

@@ -18,7 +18,7 @@ def main() -> None:
     facts, command = json.loads(sys.argv[2]), sys.argv[3:]
     try:
         hidden, visible, writable = ([Path(path) for path in facts[name]] for name in ("hidden", "visible", "writable"))
-        restrict(hidden, visible, writable, facts["network"])
+        restrict(hidden, visible, writable, facts["network"], facts["pinned"])
     except NotConfined as error:
         sys.stderr.write(f"this process can't be confined: {error}\n")
         os._exit(EXIT_NOT_CONFINED)

@@ -7,16 +7,17 @@ index that wraps these three calls is a development release without networks and
 
 import contextlib
 import ctypes
+import errno
 import os
+import stat
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION_FLAG, _PATH_BENEATH = 1, 1
 _NO_NEW_PRIVILEGES, _DROP_CAPABILITY = 38, 24  # prctl
-_KEPT_CAPABILITIES = frozenset({0, 1, 3})  # owners and modes of files: a job of root's may hold files of others
 _LAST_CAPABILITY = 63
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
@@ -40,9 +41,12 @@ def abi() -> int:
     return max(0, int(_libc().syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG)))
 
 
-def restrict(hidden: Sequence[Path], visible: Sequence[Path], writable: Sequence[Path], network: bool) -> None:
+def restrict(
+    hidden: Sequence[Path], visible: Sequence[Path], writable: Sequence[Path], network: bool, pinned: Mapping[str, Sequence[int]]
+) -> None:
     """Give up: the content of `hidden` folders except what is `visible`, writing anywhere but below `writable`, TCP unless `network`,
-    signals to other processes, and looking into them (/proc/PID/environ). Raises NotConfined.
+    signals to other processes, and looking into them (/proc/PID/environ). A path in `pinned` has to be that device and inode, and no link.
+    Raises NotConfined.
     """
     version = abi()
     if version == 0:
@@ -57,10 +61,10 @@ def restrict(hidden: Sequence[Path], visible: Sequence[Path], writable: Sequence
     ruleset = _checked(_libc().syscall(_CREATE_RULESET, packed, len(packed), 0), "no ruleset")
     try:
         for path in (*_everything_but([path.resolve() for path in hidden]), *visible):
-            _allow(ruleset, path, _READ & handled)
+            _allow(ruleset, path, _READ & handled, pinned.get(str(path)))
         for path in (*writable, *_devices()):
-            _allow(ruleset, path, handled & ~(_MAKE_CHAR | _MAKE_BLOCK))
-        for number in set(range(_LAST_CAPABILITY + 1)) - _KEPT_CAPABILITIES:
+            _allow(ruleset, path, handled & ~(_MAKE_CHAR | _MAKE_BLOCK), pinned.get(str(path)))
+        for number in range(_LAST_CAPABILITY + 1):
             # root's alone, from the next program on. CAP_PERFMON would let it read other processes' environment, past Landlock
             _libc().prctl(_DROP_CAPABILITY, number, 0, 0, 0)
         _checked(_libc().prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "new privileges can't be given up")
@@ -93,13 +97,16 @@ def _devices() -> Iterator[Path]:
         yield from (Path("/dev", name) for name in os.listdir("/dev") if name.startswith("nvidia"))
 
 
-def _allow(ruleset: int, path: Path, access: int) -> None:
+def _allow(ruleset: int, path: Path, access: int, pin: Sequence[int] | None) -> None:
     try:
-        opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        opened = os.open(path, os.O_PATH | os.O_CLOEXEC | (os.O_NOFOLLOW if pin is not None else 0))
     except OSError:
         return  # what is not there needs no permission
     try:
-        if not os.path.isdir(path):
+        found = os.fstat(opened)
+        if pin is not None and (found.st_dev, found.st_ino) != tuple(pin):
+            raise NotConfined(errno.EPERM, f"{path} was replaced")
+        if not stat.S_ISDIR(found.st_mode):
             access &= _OF_A_FILE
         rule = struct.pack("=Qi", access, opened)
         _checked(_libc().syscall(_ADD_RULE, ruleset, _PATH_BENEATH, rule, 0), f"no rule for {path}")

@@ -24,6 +24,8 @@ class Files:
     hidden: tuple[Path, ...]  # folders whose content it can't see
     visible: tuple[Path, ...] = ()  # exceptions inside of them
     writable: tuple[Path, ...] = ()
+    # (device, inode) of paths above that somebody less trusted could replace: they are what they were, or the child does not start
+    pinned: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

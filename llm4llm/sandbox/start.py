@@ -3,8 +3,10 @@
 import json
 import os
 import resource
+import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from types import TracebackType
@@ -36,7 +38,8 @@ class Sandbox:
 
     def __init__(self, home: Path, also_hidden: tuple[Path, ...] = ()) -> None:
         self.home = home
-        self.hidden = (home, *also_hidden)
+        self.spare = _spare()
+        self.hidden = (home, self.spare, *also_hidden)
         self._guardian = Guardian()
         self._lock = threading.Lock()
         self._living: dict[int, Child] = {}
@@ -142,6 +145,7 @@ class Sandbox:
             "hidden": [str(path) for path in files.hidden] if files else [],
             "visible": [str(path) for path in (*files.visible, stage_harness(self.home))] if files else [],
             "writable": [str(path) for path in files.writable] if files else ["/"],
+            "pinned": files.pinned if files else {},
             "network": limits.network or bool(here.prefix),
         }
         return [*prefix, sys.executable, "-I", "-S", "-c", _ENTER, _ROOT, json.dumps(facts), *own]
@@ -165,6 +169,18 @@ class Sandbox:
         self._guardian.release(pid)
         with self._lock:
             self._living.pop(pid, None)
+
+
+def _spare() -> Path:
+    """One folder for all judgements of this user, so that a confined child can be kept out of the others'."""
+    folder = Path(tempfile.gettempdir()) / f"l4-{os.geteuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise InfraError(
+            f"{folder} belongs to somebody else, or others can look into it", "remove it, or set TMPDIR to a folder of your own"
+        )
+    return folder
 
 
 def _limit(pid: int, limits: Limits) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from llm4llm.errors import InfraError
-from llm4llm.kit import Clock, iso
+from llm4llm.kit import Clock, iso, open_untrusted
 from llm4llm.schema.event import Event
 from llm4llm.store import Store
 
@@ -15,8 +15,13 @@ _FACT = "script_output"
 
 
 def job_folder(home: Path, job_id: str) -> Path:
-    """Where the processes of a job write, on the machine that runs it."""
+    """Where the processes of a job write, on the machine that runs it. What lies there is the script's: it may be anything."""
     return home / "jobs" / job_id
+
+
+def own_folder(folder: Path) -> Path:
+    """Beside a job's folder, what only its worker writes: the lock, candidates, and what processes are told to do."""
+    return folder.with_name(f"{folder.name}.own")
 
 
 def keep_output(job_id: str, folder: Path, store: Store, clock: Clock) -> None:
@@ -42,7 +47,8 @@ def script_output(job_id: str, stream: Literal["stdout", "stderr"], store: Store
     if content is not None:
         return content
     for stored in reversed(store.events.of(job_id)):
-        sha256 = stored.facts.get(_FACT, {}).get(stream)
+        kept = stored.facts.get(_FACT)
+        sha256 = kept.get(stream) if isinstance(kept, dict) else None
         if sha256 is not None:
             return store.blobs.get(sha256)
     return b""
@@ -61,7 +67,7 @@ def event_lines(job_id: str, store: Store) -> Iterator[str]:
 def _end_of(file: Path, limit: int) -> bytes | None:
     """None if there is no such file."""
     try:
-        with file.open("rb") as opened:
+        with open_untrusted(file.parent, file.name) as opened:
             size = opened.seek(0, 2)
             opened.seek(max(0, size - limit))
             return opened.read(limit)

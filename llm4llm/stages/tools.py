@@ -70,10 +70,11 @@ class Tools:
     clock: Clock
     progress: Progress
     blobs: Blobs
-    scratch: Path  # the job's own folder; removed with the job
+    scratch: Path  # the job's own folder, in which its script can write; removed with the job
     deadline: float  # monotonic seconds at which the stage must have ended
     cancelled: Callable[[], bool]  # asked between steps
     device: Callable[[], AbstractContextManager[object]] = nullcontext  # held while a stage measures; entering it waits for the device
+    private: Path | None = None  # where no script can write; None: there is no such place
     request: Request | None = None  # the job's request with this machine's paths; None: as it was stored
 
     def seconds_left(self) -> float:
@@ -82,7 +83,7 @@ class Tools:
 
     def candidate_file(self, sha256: str) -> Path:
         """A stored candidate as a file whose name ends in `.py`, so that it can be loaded by path."""
-        file = self.scratch / "candidates" / f"{sha256}.py"
+        file = (self.private or self.scratch) / "candidates" / f"{sha256}.py"
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
             partial = file.with_suffix(".partial")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llm4llm.kit import write_atomic
+from llm4llm.kit import open_untrusted, write_atomic
 from llm4llm.sandbox import ChildSpec, Ok, Sandbox
 from llm4llm.schema.acceptance import Acceptance, Patch, Trialled
 from llm4llm.schema.capture import Capture
@@ -18,9 +18,11 @@ from llm4llm.stages.bundle.run import contents_of
 from llm4llm.store import Store
 from llm4llm.worker.host import HostSetting
 from llm4llm.worker.output import difference
+from llm4llm.worker.scratch import own_folder
 
 MODULE = "llm4llm.harness.launch"
 PAIRS = 20
+_MOST_BYTES = 256 << 20  # of what a script prints or reports
 GRACE_S = 60.0  # imports and the last pair, on top of what was planned
 MIN_PAIRING_S = 5.0
 _PATCHED, _PLAIN = "patched", "plain"
@@ -52,7 +54,7 @@ class Confirmation:
         folder = self._setting.scratch / "confirm"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        bundle = folder / "bundle.zip"
+        bundle = own_folder(self._setting.scratch) / "bundle.zip"
         write_atomic(bundle, self._packed(patches, results))
         run = self._run(_PATCHED, folder, bundle, results.capture.wall_ms / 1e3, time_limit_s)
         if run.exit_code is None:
@@ -106,14 +108,14 @@ class Confirmation:
         said = child.stderr_tail().strip().splitlines()
         return _Run(
             exit_code=exit_code,
-            stdout=stdout.read_bytes() if stdout.exists() else b"",
-            report=json.loads(report.read_text()) if report.exists() else None,
+            stdout=_read(setting.scratch, folder.name, stdout.name) or b"",
+            report=_report(_read(setting.scratch, folder.name, report.name)),
             last_line=said[-1] if said else "",
         )
 
     def _same_output(self, run: _Run, folder: Path, captured: Capture, time_limit_s: float) -> list[dict[str, Any]]:
         """Checks of exit code and standard output against the captured run, which had no patches."""
-        expected = (self._setting.scratch / "script.stdout").read_bytes()
+        expected = _read(self._setting.scratch, "script.stdout") or b""
         code = captured.end.exit_code
         same_code = {"name": "exit_code", "passed": run.exit_code == code, "detail": f"{run.exit_code}, without the bundle {code}"}
         found = difference(expected, run.stdout, None)
@@ -147,3 +149,20 @@ def _sites(listed: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     for site in listed:
         sites.setdefault(site["patch"], []).append({name: site[name] for name in ("path", "hits", "fallbacks", "fallback_reasons")})
     return sites
+
+
+def _read(root: Path, *parts: str) -> bytes | None:
+    """A file that the script's own process wrote; None where there is no plain file."""
+    try:
+        with open_untrusted(root, *parts) as file:
+            return file.read(_MOST_BYTES)
+    except FileNotFoundError:
+        return None
+
+
+def _report(content: bytes | None) -> dict[str, Any] | None:
+    try:
+        report = json.loads(content) if content else None
+    except ValueError:
+        return None
+    return report if isinstance(report, dict) else None

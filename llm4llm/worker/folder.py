@@ -3,7 +3,7 @@
 import contextlib
 from pathlib import Path
 
-from llm4llm.errors import JobNotResumable, UnknownJob
+from llm4llm.errors import InfraError, JobNotResumable, UnknownJob
 from llm4llm.kit import Clock
 from llm4llm.pipeline.transitions import ENDED
 from llm4llm.schema.job import Job
@@ -37,7 +37,7 @@ def settle_left(home: Path, store: Store, clock: Clock) -> int:
     root = home / "jobs"
     settled = 0
     for folder in root.iterdir() if root.is_dir() else ():
-        with contextlib.suppress(UnknownJob, JobNotResumable, OSError):
+        with contextlib.suppress(UnknownJob, JobNotResumable, InfraError, OSError):  # one odd folder must not keep a worker from its work
             if {entry.name for entry in folder.iterdir()} <= KEPT:
                 continue
             job = store.jobs.get(folder.name)

@@ -10,6 +10,7 @@ from llm4llm.errors import UserError
 from llm4llm.kit import sha256_file, write_atomic
 from llm4llm.sandbox import Child, ChildSpec, Failed, Files, Limits, Ok, OnEvent, Sandbox
 from llm4llm.schema.job import Job
+from llm4llm.worker.scratch import own_folder
 
 MODULE = "llm4llm.harness.host"
 MAX_REBUILDS = 3  # of one worker: a host that dies more often dies of what it is asked
@@ -115,7 +116,7 @@ class LiveHost:
             "scratch": str(scratch),
             "time_limit_s": limit_s,
         }
-        file = setting.scratch / f"{name}.json"
+        file = own_folder(setting.scratch) / f"{name}.json"
         write_atomic(file, json.dumps(facts))
         spec = ChildSpec(
             module=MODULE,

@@ -23,7 +23,8 @@ _MAX_HELD_OUT_TIMING_S = 8.0  # which of two candidates is faster was decided be
 class JobJudge:
     """Implements the stages' Judge for one job."""
 
-    def __init__(self, sandbox: Sandbox, job: Job) -> None:
+    def __init__(self, sandbox: Sandbox, job: Job, folder: Path) -> None:
+        self._folder = folder
         self._judge = KeptJudge(sandbox, job.request.python)
 
     def __call__(self, task: Task, candidate_file: Path, *, time_limit_s: float, held_out: bool = False) -> Verdict:
@@ -31,6 +32,8 @@ class JobJudge:
         if task.folder is None:
             raise AssertionError(f"{task.id} has no folder")
         seed = _HELD_OUT_SEED if held_out else _SEED
+        if not Path(task.folder).resolve().is_relative_to(self._folder.resolve()):
+            return Failed(kind="bad_task", reason=f"{task.id} does not lie in the job's own folder")
         options = judge_options(task.target, time_limit_s, seed)
         if held_out:
             options["seconds"] = min(options["seconds"], _MAX_HELD_OUT_TIMING_S)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import IO
 
 from llm4llm.errors import InfraError, JobNotResumable
+from llm4llm.service.output import own_folder
 from llm4llm.worker.identity import end_process
 
 _POLL_S = 0.1
@@ -35,7 +36,7 @@ def inherited_lock(folder: Path, holder: str, patience_s: float, pause: Callable
         while not _locked(file):
             if waited >= patience_s and not killed:
                 killed = True
-                end_process((folder / "lock").read_text())
+                end_process(_place(folder).read_text())
             if waited >= patience_s + _DEATH_S:
                 raise InfraError(f"{folder} is held by a process that lost the job", "end that process")
             pause(_POLL_S)
@@ -46,8 +47,14 @@ def inherited_lock(folder: Path, holder: str, patience_s: float, pause: Callable
 
 def _opened(folder: Path) -> IO[str]:
     folder.mkdir(parents=True, exist_ok=True)
+    _place(folder).parent.mkdir(exist_ok=True)
     # not inherited by children (PEP 446), so that a survivor could never keep the job; not truncated: it names who holds the lock
-    return (folder / "lock").open("a+")
+    return _place(folder).open("a+")
+
+
+def _place(folder: Path) -> Path:
+    """Where no script can write: whoever could replace the lock would say which process has to be ended."""
+    return own_folder(folder) / "lock"
 
 
 def _locked(file: IO[str]) -> bool:

@@ -4,17 +4,20 @@ import shutil
 from pathlib import Path
 
 from llm4llm.schema.job import Job, StageName
-from llm4llm.service.output import job_folder
+from llm4llm.service.output import job_folder, own_folder
 
-__all__ = ["clear_ended", "job_folder"]
+__all__ = ["clear_ended", "job_folder", "own_folder"]
 
-KEPT = {"lock", "script.stdout", "script.stderr"}
+KEPT = {"script.stdout", "script.stderr"}
+_LOCK = "lock"
 _TASKS = "tasks"
 
 
 def clear_ended(folder: Path, job: Job) -> None:
     """Remove what nobody needs after the end: tasks alone may be gigabytes. They stay if they are what the job was for."""
-    for entry in unneeded(folder, job):
+    own = own_folder(folder)
+    ours = [entry for entry in own.iterdir() if entry.name != _LOCK] if own.is_dir() else []
+    for entry in (*unneeded(folder, job), *ours):
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)
         else:

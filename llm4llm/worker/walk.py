@@ -19,6 +19,7 @@ from llm4llm.worker.held import Held
 from llm4llm.worker.host import HostSetting, LiveHost
 from llm4llm.worker.judge import JobJudge
 from llm4llm.worker.memory import machine_bytes
+from llm4llm.worker.scratch import own_folder
 
 _PROCESSES = 256  # of an uploaded script, threads not counted
 _MEMORY_SHARE = 0.9  # of the machine's: the rest keeps the machine answering
@@ -34,7 +35,7 @@ def walk(job: Job, held: Held) -> Job:
     except Llm4llmError as error:
         return end(job, Ending(JobStatus.FAILED, Reason(code=error.code, text=str(error))), held.store, held.clock, held.progress)
     host = LiveHost(held.sandbox, HostSetting(job, held.folder, limits, held.settings.script_time_limit_s, files))
-    judge = JobJudge(held.sandbox, job)
+    judge = JobJudge(held.sandbox, job, held.folder)
     try:
         return advance(job.id, held.store, _tools(job, held, host, judge), Plan(seeds=seeds(), resolve_target=resolve_target))
     finally:
@@ -58,8 +59,9 @@ def _limits(request: Request, held: Held) -> Limits:
 
 def _files(request: Request, held: Held) -> Files | None:
     """An uploaded script sees its own job's folder and nothing else of what is kept here."""
-    own = (held.folder.absolute(),)
-    return Files(hidden=held.sandbox.hidden, visible=own, writable=own) if request.uploaded else None
+    folder = held.folder.absolute()
+    visible = (folder, own_folder(folder))
+    return Files(hidden=held.sandbox.hidden, visible=visible, writable=(folder,)) if request.uploaded else None
 
 
 def _tools(job: Job, held: Held, host: LiveHost, judge: JobJudge) -> Tools:
@@ -71,6 +73,7 @@ def _tools(job: Job, held: Held, host: LiveHost, judge: JobJudge) -> Tools:
         progress=held.progress,
         blobs=held.store.blobs,
         scratch=held.folder,
+        private=own_folder(held.folder),
         deadline=float("inf"),
         cancelled=held.cancelled,
         device=lambda: _device(job.request, held),

@@ -9,9 +9,9 @@ from judging import CORPUS, corpus_task
 
 from llm4llm.errors import BadArguments, BadCandidate, BadTaskFolder
 from llm4llm.harness import taskfile
-from llm4llm.sandbox import Sandbox
+from llm4llm.sandbox import ChildSpec, Failed, Files, Limits, Sandbox
 from llm4llm.schema.verdict import Passed, Rejected
-from llm4llm.stages.verdict.judging import KeptJudge, judge_candidate
+from llm4llm.stages.verdict.judging import KeptJudge, _OutOfBounds, _Room, _Started, judge_candidate
 
 HONEST = CORPUS / "candidates" / "honest_norm_two_lines.py"
 KERNEL = CORPUS / "candidates" / "honest_norm_kernel.py"
@@ -135,3 +135,44 @@ def test_a_task_that_does_not_reproduce_is_refused(tmp_path: Path) -> None:
         (task / "task.json").write_text(json.dumps(facts))
         with pytest.raises(BadTaskFolder, match="disagrees with its recording"):
             judge_candidate(task, HONEST, {}, sandbox, sys.executable)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"spawn": {"socket": "/tmp/elsewhere/socket", "environment": {}, "module": "x"}},
+        {"spawn": {"socket": "{room}/j1/correctness-aaaaaa/socket", "environment": {"PYTHONPATH": "/tmp"}, "module": "x"}},
+        {"spawn": {"socket": "{room}/j1/../../../x-aaaaaa/socket", "environment": {}, "module": "x"}},
+        {"compile": {"candidate": "c", "launches": [], "capability": 90, "reply": "/tmp/compiled-90.json"}},
+        {"compile": {"candidate": "c", "launches": [], "capability": 90, "reply": "{room}/compiled-90.json"}},
+        {"reap": {}},
+        {"spawn": None},
+    ],
+)
+def test_a_judge_that_was_taken_over_gets_nothing_it_asks_for(event: dict[str, object], tmp_path: Path) -> None:
+    """It reads what a script's process has written, so one day it may run that script's code."""
+    with Sandbox(tmp_path / "home") as sandbox:
+        room = _Room(tmp_path / "room")
+        started = _Started(sandbox, sys.executable, room, 60.0)
+        wanted = json.loads(json.dumps(event).replace("{room}", str(room.path)))
+        with pytest.raises((_OutOfBounds, KeyError, TypeError)):
+            started.hear(wanted)
+        assert started.children == {}
+        started.close()
+
+
+def test_a_task_that_was_swapped_for_a_link_is_not_read(task: Path, tmp_path: Path) -> None:
+    with Sandbox(tmp_path / "home") as sandbox:
+        if not sandbox.facts().landlock:
+            pytest.skip(sandbox.facts().reason)
+        room = _Room(tmp_path / "room")
+        (tmp_path / "other").mkdir()
+        pinned = {str(room.path): room.pin}
+        room.path.rename(tmp_path / "moved")
+        room.path.symlink_to(tmp_path / "other")
+        files = Files(hidden=sandbox.hidden, writable=(room.path,), pinned=pinned)
+        spec = ChildSpec("llm4llm.harness.kernels", sys.executable, tmp_path, limits=Limits(network=False), files=files)
+        with sandbox.start(spec) as child:
+            answer = child.request("compile", {}, 30)
+    assert isinstance(answer, Failed)
+    assert "was replaced" in answer.stderr_tail

@@ -178,4 +178,4 @@ def test_a_job_killed_in_each_stage_comes_to_the_same_decision(store: Store, hom
     assert list(now) == list(StageName)
     assert {name: now[name] for name in before} == before
     assert decision(store, job) == expected
-    assert sorted(entry.name for entry in (home / "jobs" / job.id).iterdir()) == ["lock", "script.stderr", "script.stdout"]
+    assert sorted(entry.name for entry in (home / "jobs" / job.id).iterdir()) == ["script.stderr", "script.stdout"]

@@ -20,7 +20,7 @@ from llm4llm.schema.job import JobStatus
 from llm4llm.schema.progress import JobPage, JobView
 from llm4llm.service.access import check_id, seen, visible
 from llm4llm.service.jobs import cancel
-from llm4llm.service.output import job_folder
+from llm4llm.service.output import job_folder, own_folder
 from llm4llm.service.view import etag
 from llm4llm.store.listing import Mark, Wanted
 
@@ -127,7 +127,9 @@ def delete_job(job_id: JobId, here: Here, caller: Submitter) -> Response:
     if not here.store.listing.remove(job_id):
         visible(job_id, caller, here.store)
         raise JobActive(job_id)
-    shutil.rmtree(job_folder(here.settings.home, job_id), ignore_errors=True)
+    folder = job_folder(here.settings.home, job_id)
+    for place in (folder, own_folder(folder)):
+        shutil.rmtree(place, ignore_errors=True)
     return Response(status_code=204)
 
 

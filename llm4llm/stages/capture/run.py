@@ -1,5 +1,6 @@
 """Run the user's script once, unmodified, and see what it makes its models do."""
 
+import json
 import platform
 import re
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from llm4llm.schema.reason import Reason
 from llm4llm.schema.target import TargetProfile
 from llm4llm.stages.tools import Failed, Ok, Tools
 
+_MOST_FACTS, _MOST_TEXT = 64_000, 2_000  # characters of one event
 GRACE_S = 30.0  # the host stops the script by itself at its limit; this is for one that can't
 ENVIRONMENT_S = 120.0
 _GONE = ("died", "oom", "timeout", "processes")  # the host's process has ended with the script
@@ -83,6 +85,9 @@ def _teller(job: Job, tools: Tools) -> Callable[[dict[str, Any]], None]:
             text = f"new kind of call: {driver['root']}.{driver['method']}({driver['signature']})"
         else:
             text = str(facts.get("note", {}).get("text", "the script goes on"))
-        tools.progress(Event(job=job.id, kind="note", stage=StageName.CAPTURE, text=text, facts=facts))
+        kept = {name: facts[name] for name in ("driver", "note") if name in facts}
+        if len(json.dumps(kept)) > _MOST_FACTS:
+            kept = {}  # the script shares the host's process: what it says is no more than that
+        tools.progress(Event(job=job.id, kind="note", stage=StageName.CAPTURE, text=text[:_MOST_TEXT], facts=kept))
 
     return tell

@@ -3,9 +3,10 @@
 import contextlib
 import json
 import os
+import re
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from llm4llm.errors import BadArguments, BadCandidate, BadTaskFolder, JudgeTimeout, StageError, UserError
-from llm4llm.kit import write_atomic
+from llm4llm.kit import write_untrusted
 from llm4llm.sandbox import Child, ChildSpec, Failed, Files, Limits, Ok, Sandbox, scrubbed
 from llm4llm.schema.verdict import Verdict
 
@@ -25,22 +26,66 @@ _MEMORY_SHARE = 0.6  # of the machine's, for one child
 _FILE_BYTES = 4 << 30
 _DISK_BYTES = 16 << 30
 _PROCESSES = 64
+_MOST_CHILDREN = 4
+_CANDIDATE = "llm4llm.harness.candidate"
 
 
-@dataclass
-class _Place:
-    """Where the processes of one judgement may write, and what they may read in hidden folders."""
+_SUBJECT = re.compile(r"(j\w+)/(\w+-[0-9a-f]{6})/socket")
+_REPLY = re.compile(r"(j\w+)/(compiled-\d+\.json)")
+_TOLD = frozenset({"LLM4LLM_CANDIDATE_SOCKET", "LLM4LLM_CANDIDATE_NONCE", "LLM4LLM_CANDIDATE_EARLY", "TRITON_INTERPRET"})
 
-    folder: Path
-    visible: tuple[Path, ...] = ()
 
-    def files(self, sandbox: Sandbox) -> Files:
-        return Files(hidden=sandbox.hidden, visible=self.visible, writable=(self.folder,))
+class _OutOfBounds(Exception):
+    """The judge asked for what it has no business with. It reads files that a script has written, and is not trusted."""
 
-    def environment(self) -> dict[str, str]:
-        """Caches of compilers lie there too: what one candidate leaves in a cache must not become part of another."""
-        caches = {name: str(self.folder / name.lower()) for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH")}
-        return {**scrubbed(os.environ), "TMPDIR": str(self.folder), **caches}
+
+class _Room:
+    """The folder of one judgement, in which the judge, candidates and compilers write. It is known by its inode, not by its name."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir(mode=0o700)
+        self.path = path
+        self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self.pin = _identity(os.fstat(self.fd))
+
+    def inside(self, place: str, shape: re.Pattern[str]) -> tuple[str, ...]:
+        """The parts of a path below the room. _OutOfBounds for any other."""
+        found = shape.fullmatch(os.path.relpath(place, self.path)) if os.path.normpath(place) == place else None
+        if found is None:
+            raise _OutOfBounds(f"{place[:200]!r} is no place of this judgement")
+        return found.groups()
+
+    def spec(self, module: str, python: str, limits: Limits, files: Files, environment: Mapping[str, str]) -> ChildSpec:
+        """Compilers' caches lie in the room too: what one candidate leaves in a cache must not become part of another."""
+        return ChildSpec(
+            module=module,
+            python=python,
+            working_directory=self.path,
+            environment={**_surroundings(self.path), **environment},
+            limits=limits,
+            files=files,
+        )
+
+
+def _surroundings(folder: Path) -> dict[str, str]:
+    caches = {name: str(folder / name.lower()) for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH")}
+    return {**scrubbed(os.environ), "TMPDIR": str(folder), **caches}
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def _limits(folder: Path, wall_s: float | None) -> Limits:
+    return Limits(
+        wall_s=wall_s,
+        memory_bytes=int(_MEMORY_SHARE * _machine_memory_bytes()),
+        processes=_PROCESSES,
+        file_bytes=_FILE_BYTES,
+        disk_bytes=_DISK_BYTES,
+        disk_folders=(folder,),
+        network=False,
+    )
 
 
 @dataclass
@@ -49,52 +94,39 @@ class _Started:
 
     sandbox: Sandbox
     python: str
-    scratch: Path
+    room: _Room
     time_limit_s: float
     children: dict[str, Child] = field(default_factory=dict)
     threads: list[threading.Thread] = field(default_factory=list)
 
     def hear(self, event: dict[str, Any]) -> None:
-        """An event of the judge; anything unknown is progress and nobody listens to it here."""
+        """An event of the judge; anything unknown is progress and nobody listens to it here. _OutOfBounds ends the judge."""
         if "spawn" in event:
             self._spawn(event["spawn"])
         elif "reap" in event:
-            self._reap(event["reap"]["socket"])
+            self._reap(str(event["reap"]["socket"]))
         elif "compile" in event:
             # the compiler takes seconds: the judge goes on with other gates meanwhile
-            thread = threading.Thread(target=self._compile, args=(event["compile"],), name="compile")
+            place = self.room.inside(str(event["compile"]["reply"]), _REPLY)
+            thread = threading.Thread(target=self._compile, args=(event["compile"], place), name="compile")
             self.threads.append(thread)
             thread.start()
 
-    def spec(self, module: str, folder: Path, environment: Mapping[str, str]) -> ChildSpec:
-        """Candidates and compilers run generated code: with limits, without network, and writing into one folder alone."""
-        place = _Place(folder)
-        limits = Limits(
-            wall_s=self.time_limit_s,
-            memory_bytes=int(_MEMORY_SHARE * _machine_memory_bytes()),
-            processes=_PROCESSES,
-            file_bytes=_FILE_BYTES,
-            disk_bytes=_DISK_BYTES,
-            disk_folders=(folder,),
-            network=False,
-        )
-        return ChildSpec(
-            module=module,
-            python=self.python,
-            working_directory=folder,
-            environment={**place.environment(), **environment},
-            limits=limits,
-            files=place.files(self.sandbox),
-        )
+    def _spec(self, module: str, environment: Mapping[str, str]) -> ChildSpec:
+        """Candidates and compilers run generated code: with limits, without network, and writing into the room alone."""
+        room = self.room
+        files = Files(hidden=self.sandbox.hidden, writable=(room.path,), pinned={str(room.path): room.pin})
+        return room.spec(module, self.python, _limits(room.path, self.time_limit_s), files, environment)
 
     def _spawn(self, wanted: dict[str, Any]) -> None:
-        socket = str(wanted["socket"])
+        socket, environment = str(wanted["socket"]), dict(wanted["environment"])
+        self.room.inside(socket, _SUBJECT)
+        if environment.keys() - _TOLD or len(self.children) >= _MOST_CHILDREN:
+            raise _OutOfBounds(f"a candidate's process with {sorted(environment)}, and {len(self.children)} are there")
         try:
-            # the judgement's own folder, above that of the one process
-            folder = Path(socket).parent.parent
-            self.children[socket] = self.sandbox.start(self.spec(wanted["module"], folder, wanted["environment"]))
+            self.children[socket] = self.sandbox.start(self._spec(_CANDIDATE, environment))
         except Exception as error:  # the judge waits for a process: it has to hear that there is none
-            _write_fate(socket, {"kind": "not_started", "reason": str(error), "exit_code": None, "stderr_tail": ""})
+            self._write_fate(socket, {"kind": "not_started", "reason": str(error), "exit_code": None, "stderr_tail": ""})
 
     def _reap(self, socket: str) -> None:
         child = self.children.pop(socket, None)
@@ -105,33 +137,40 @@ class _Started:
         assert isinstance(fate, Failed)
         facts = {"kind": fate.kind, "reason": fate.reason, "exit_code": fate.exit_code, "stderr_tail": fate.stderr_tail}
         child.kill()
-        _write_fate(socket, facts)
+        self._write_fate(socket, facts)
 
-    def _compile(self, wanted: dict[str, Any]) -> None:
+    def _compile(self, wanted: dict[str, Any], place: tuple[str, ...]) -> None:
         answer: dict[str, Any]
         try:
             # the compiler must not interpret, whatever the user's environment says
-            spec = self.spec("llm4llm.harness.kernels", Path(wanted["reply"]).parent, {"TRITON_INTERPRET": "0"})
-            with self.sandbox.start(spec) as child:
+            with self.sandbox.start(self._spec("llm4llm.harness.kernels", {"TRITON_INTERPRET": "0"})) as child:
                 payload = {key: wanted[key] for key in ("candidate", "launches", "capability")}
                 made = child.request("compile", payload, _COMPILE_TIMEOUT_S)
             answer = {"ok": made.result} if isinstance(made, Ok) else {"kind": made.kind, "reason": made.reason}
         except Exception as error:  # the judge waits for an answer
             answer = {"kind": "not_started", "reason": str(error)}
+        self._write(place, answer)
+
+    def _write_fate(self, socket: str, facts: dict[str, Any]) -> None:
+        self._write((*self.room.inside(socket, _SUBJECT), "socket.fate"), facts)
+
+    def _write(self, place: tuple[str, ...], facts: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):  # the judge may have given up and removed its folder
-            write_atomic(Path(wanted["reply"]), json.dumps(answer))
+            write_untrusted(self.room.fd, place, json.dumps(facts).encode())
 
     def close(self) -> None:
         for child in self.children.values():
             child.kill()
         for thread in self.threads:
             thread.join()
+        os.close(self.room.fd)
 
 
 class KeptJudge:
     """A judge process that stays for the next candidate of the same task, since starting one takes seconds, and with a GPU half a minute.
 
-    The judge never runs generated code; every candidate gets fresh processes of its own. Owned by the thread that uses it.
+    It rebuilds the script's classes and reads what the script's process has written, so it is confined like a candidate, and what it asks
+    for is checked. Every candidate gets fresh processes of its own. Owned by the thread that uses it.
     """
 
     def __init__(self, sandbox: Sandbox, python: str) -> None:
@@ -139,6 +178,7 @@ class KeptJudge:
         self._open = contextlib.ExitStack()
         self._task: Path | None = None
         self._scratch = Path()
+        self._rooms = 0
         self._child: Child | None = None
 
     def __call__(self, task_folder: Path, candidate_file: Path, options: Mapping[str, Any]) -> Verdict:
@@ -153,12 +193,16 @@ class KeptJudge:
         given = dict(options)
         time_limit_s = float(given.pop("time_limit_s", _TIME_LIMIT_S))
         child = self._ready(task_folder)
-        started = _Started(self._sandbox, self._python, self._scratch, time_limit_s)
-        copied = self._scratch / "candidate.py"  # the judge may not see where candidates are kept
-        copied.write_bytes(candidate_file.read_bytes())
-        payload = {"task": str(task_folder), "candidate": str(copied), "options": {**given, "scratch": str(self._scratch)}}
+        self._rooms += 1
+        room = _Room(self._scratch / "rooms" / f"r{self._rooms}")
+        started = _Started(self._sandbox, self._python, room, time_limit_s)
+        write_untrusted(room.fd, ("candidate.py",), candidate_file.read_bytes())  # the judge may not see where candidates are kept
+        options = {**given, "scratch": str(room.path)}
+        payload = {"task": str(task_folder), "candidate": str(room.path / "candidate.py"), "options": options}
         try:
             answer = child.request("judge", payload, time_limit_s, started.hear)
+        except (_OutOfBounds, KeyError, TypeError, AttributeError, ValueError) as error:
+            raise StageError(f"the judge asked for what it may not have ({error})", "the task's files were tampered with") from error
         finally:
             started.close()
         if isinstance(answer, Ok):
@@ -174,16 +218,22 @@ class KeptJudge:
         if self._child is not None and self._task == task_folder and self._child.alive:
             return self._child
         self.close()
-        # sockets' paths are limited to about 100 bytes, so the scratch folder lies directly below the system's
-        self._scratch = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="l4-")))
-        place = _Place(self._scratch, (task_folder,))
+        self._scratch = self._open.enter_context(_scratch(self._sandbox))
+        rooms = self._scratch / "rooms"
+        rooms.mkdir(mode=0o700)
+        files = Files(
+            hidden=self._sandbox.hidden,
+            visible=(task_folder,),
+            writable=(rooms,),
+            pinned={str(task_folder): _identity(task_folder.lstat())},
+        )
         spec = ChildSpec(
             module="llm4llm.harness.judge",
             python=self._python,
-            working_directory=self._scratch,
-            environment=place.environment(),
-            limits=Limits(file_bytes=_FILE_BYTES),
-            files=place.files(self._sandbox),
+            working_directory=rooms,
+            environment=_surroundings(rooms),
+            limits=_limits(rooms, None),
+            files=files,
         )
         self._child = self._open.enter_context(self._sandbox.start(spec))
         self._task = task_folder
@@ -194,6 +244,13 @@ class KeptJudge:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def _scratch(sandbox: Sandbox) -> Iterator[Path]:
+    """A folder that is gone afterwards. Sockets' paths are limited to about 100 bytes, so it lies directly below the system's."""
+    with tempfile.TemporaryDirectory(prefix="l4-", dir=sandbox.spare) as place:
+        yield Path(place)
 
 
 def judge_candidate(task_folder: Path, candidate_file: Path, options: Mapping[str, Any], sandbox: Sandbox, python: str) -> Verdict:
@@ -230,8 +287,3 @@ def _refusal(answer: Failed, task_folder: Path, candidate_file: Path) -> UserErr
 
 def _machine_memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _write_fate(socket: str, facts: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):
-        write_atomic(Path(socket).with_suffix(".fate"), json.dumps(facts))

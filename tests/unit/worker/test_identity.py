@@ -58,7 +58,7 @@ def test_the_folder_of_a_sleeping_process_is_inherited_with_its_end(tmp_path: Pa
     process, _ = holding(tmp_path)
     process.send_signal(signal.SIGSTOP)
     with inherited_lock(tmp_path, "heir", 0.3, time.sleep):
-        assert (tmp_path / "lock").read_text() == "heir"
+        assert (tmp_path.with_name(f"{tmp_path.name}.own") / "lock").read_text() == "heir"
     process.communicate(timeout=10)
     assert process.returncode == -signal.SIGKILL
 

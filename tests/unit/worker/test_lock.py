@@ -33,13 +33,16 @@ def test_a_child_that_survives_does_not_keep_the_job(tmp_path: Path) -> None:
         child.communicate()
 
 
-@pytest.mark.parametrize(("stop", "left"), [(None, {"script.stdout", "lock"}), (StageName.TASK, {"script.stdout", "lock", "tasks"})])
+@pytest.mark.parametrize(("stop", "left"), [(None, {"script.stdout"}), (StageName.TASK, {"script.stdout", "tasks"})])
 def test_only_what_is_needed_stays(tmp_path: Path, stop: StageName | None, left: set[str]) -> None:
-    (tmp_path / "tasks" / "t_1").mkdir(parents=True)
-    (tmp_path / "confirm").mkdir()
-    for name in ("script.stdout", "lock", "script.json", "replay.log"):
-        (tmp_path / name).write_text("x")
+    folder, own = tmp_path / "job_1", tmp_path / "job_1.own"
+    (folder / "tasks" / "t_1").mkdir(parents=True)
+    (folder / "confirm").mkdir()
+    (own / "candidates").mkdir(parents=True)
+    for place in (folder / "script.stdout", folder / "replay.log", own / "lock", own / "script.json"):
+        place.write_text("x")
     request = Request(script="/s.py", script_sha256="0", working_directory="/", python="p", stop_after=stop)
     job = Job(id="job_1", request=request, status=JobStatus.SUCCEEDED, created_at="2025")
-    clear_ended(tmp_path, job)
-    assert {entry.name for entry in tmp_path.iterdir()} == left
+    clear_ended(folder, job)
+    assert {entry.name for entry in folder.iterdir()} == left
+    assert {entry.name for entry in own.iterdir()} == {"lock"}

@@ -75,7 +75,7 @@ def test_jobs_are_run_one_after_the_other_and_then_waited_for(yard: Yard) -> Non
     assert seen == jobs
     assert len(set(yard.paused)) == 3  # spread
     assert all(0.5 <= pause <= 1.5 for pause in yard.paused)
-    assert [entry.name for entry in (yard.folder / "jobs" / "job_1").iterdir()] == ["lock"]
+    assert [entry.name for entry in (yard.folder / "jobs" / "job_1").iterdir()] == []
 
 
 def test_once_is_one_job_or_none(yard: Yard) -> None:

@@ -136,6 +136,30 @@ def test_a_script_that_takes_too_much_is_ended_and_the_job_says_so(service: Serv
     assert _running(view["id"]) == []
 
 
+STREAMS = """
+import os, sys
+for stream in ("stdout", "stderr"):
+    place = f"../script.{stream}"
+    os.unlink(place)
+    {put}
+try:
+    os.unlink("../../" + os.path.basename(os.path.dirname(os.getcwd())) + ".own/lock")
+    os.symlink(sys.argv[1], "../../lock")
+except OSError:
+    pass
+"""
+
+
+@pytest.mark.parametrize("put", ["os.symlink(sys.argv[1], place)", "os.mkfifo(place)", "os.mkdir(place)"], ids=["link", "pipe", "folder"])
+def test_streams_that_a_script_replaced_give_nothing_away_and_hold_nobody_up(service: Service, tmp_path: Path, put: str) -> None:
+    view, printed = ended(service, STREAMS.replace("{put}", put), tmp_path, str(service.home / "llm4llm.sqlite3"))
+    assert "SQLite" not in printed
+    with Client(service.url) as client:
+        assert "SQLite" not in client.logs(view["id"], "stderr")
+    after, said = ended(service, "print('the next one')\n", tmp_path)
+    assert (after["reason"]["code"], said) == ("no_model", "the next one\n")
+
+
 def test_nothing_outlives_its_job(service: Service, tmp_path: Path) -> None:
     _, printed = ended(service, OUTLIVING, tmp_path)
     deadline = time.monotonic() + 20

@@ -1,0 +1,59 @@
+"""Reading and writing where somebody else can put links, pipes and folders."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from llm4llm.kit import open_untrusted, tail, write_untrusted
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    file = tmp_path / "secret" / "file.txt"
+    file.parent.mkdir()
+    file.write_text("secret")
+    return file
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "root" / "inner").mkdir(parents=True)
+    return tmp_path / "root"
+
+
+def read(root: Path, *parts: str) -> bytes:
+    with open_untrusted(root, *parts) as file:
+        return file.read()
+
+
+def test_plain_files_are_read(root: Path) -> None:
+    (root / "a").write_text("one")
+    (root / "inner" / "b").write_text("two")
+    assert (read(root, "a"), read(root, "inner", "b")) == (b"one", b"two")
+    assert tail(root / "a") == "one"
+
+
+def test_links_pipes_and_folders_are_no_files(root: Path, secret: Path) -> None:
+    (root / "link").symlink_to(secret)
+    (root / "way").symlink_to(secret.parent)
+    os.mkfifo(root / "pipe")
+    for parts in (("link",), ("way", "file.txt"), ("pipe",), ("inner",), ("absent",), ("absent", "file")):
+        with pytest.raises(FileNotFoundError):
+            read(root, *parts)
+    assert tail(root / "link") == tail(root / "pipe") == ""
+
+
+def test_nothing_is_written_through_a_link(root: Path, secret: Path) -> None:
+    (root / "inner" / "out.json").symlink_to(secret)
+    (root / "way").symlink_to(secret.parent)
+    opened = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        write_untrusted(opened, ("inner", "out.json"), b"ours")
+        with pytest.raises(OSError, match="directory"):
+            write_untrusted(opened, ("way", "file.txt"), b"ours")
+    finally:
+        os.close(opened)
+    assert secret.read_text() == "secret"
+    assert (root / "inner" / "out.json").read_bytes() == b"ours"  # the link was replaced
+    assert not (root / "inner" / "out.json").is_symlink()
