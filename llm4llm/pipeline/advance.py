@@ -61,6 +61,8 @@ def advance(job_id: str, store: Store, tools: Tools, plan: Plan, steps: tuple[St
     except NoLongerOurs:
         raise
     except InfraError:
+        if tools.cancelled():
+            return end(job, _CANCELLED, store, tools.clock, tools.progress)
         put_back(store, job_id, tools.clock)
         raise
     except Exception as error:
@@ -87,7 +89,7 @@ def _walk(job: Job, store: Store, tools: Tools, plan: Plan, steps: tuple[Step, .
         with tools.device() if step.times else nullcontext(), span(f"stage {step.stage.value}", job=job.id, stage=step.stage.value):
             failure = _CANCELLED if tools.cancelled() else _run(step, job, store, tools, plan)
         if failure is not None:
-            return failure
+            return _CANCELLED if tools.cancelled() else failure  # its children were ended because of that
     reached = ending(job, store.stages.results(job.id))
     if reached is None:
         raise AssertionError(f"every stage of {job.id} has finished, and yet it has no end")

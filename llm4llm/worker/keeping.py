@@ -16,6 +16,7 @@ from llm4llm.worker.identity import gone
 _RENEWALS = 3  # per lease: one may fail without the lease running out
 _RETRIES = 12  # per lease, while the database does not answer
 _DEVICE_POLL_S = 0.5
+_CANCEL_POLL_S = 1.0
 
 
 def new_hold(holder: str, clock: Clock, lease_s: float) -> Hold:
@@ -48,6 +49,7 @@ class Keeper:
         self._rng = rng
         self._terms = terms
         self._done = Bell()
+        self._stopped = False
         self._lock = threading.Lock()  # renewing and letting go of the device exclude each other
         self._thread = threading.Thread(target=self._keep, name=f"keeper-{fence.job_id}", daemon=True)
 
@@ -96,13 +98,17 @@ class Keeper:
     def _keep(self) -> None:
         bells = [self._done, self._terms.stop]
         lease_s = self._terms.lease_s
-        renewed, pause = self._clock.monotonic(), lease_s / _RENEWALS
-        while (rung := first_rung(bells, pause)) is not self._done:
+        renewed, pause, waited = self._clock.monotonic(), lease_s / _RENEWALS, 0.0
+        while (rung := first_rung(bells, min(pause, _CANCEL_POLL_S))) is not self._done:
             if rung is not None:
                 bells.remove(rung)
                 self._let_go(HandedBack(self._fence.job_id))
                 continue
-            lost, pause = None, lease_s / _RENEWALS
+            self._stop_if_cancelled()
+            waited += min(pause, _CANCEL_POLL_S)
+            if waited < pause:
+                continue
+            lost, pause, waited = None, lease_s / _RENEWALS, 0.0
             try:
                 lost = self._renew()
                 renewed = self._clock.monotonic()
@@ -117,6 +123,13 @@ class Keeper:
             if isinstance(lost, LeaseLost):
                 self._done.wait(None)
                 return
+
+    def _stop_if_cancelled(self) -> None:
+        """Whoever cancels a job does not want to wait for its script: the stage gets its children's death for an answer, once."""
+        with contextlib.suppress(InfraError):
+            if not self._stopped and self._terms.cancelled():
+                self._stopped = True
+                self._terms.end_children()
 
     def _renew(self) -> NoLongerOurs | None:
         with self._lock:

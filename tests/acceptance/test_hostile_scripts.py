@@ -179,3 +179,18 @@ def _running(job: str) -> list[int]:
             except OSError:
                 continue
     return found
+
+
+def test_cancelling_ends_a_script_that_sleeps(service: Service, tmp_path: Path) -> None:
+    file = tmp_path / "script.py"
+    file.write_text("import time\nwhile True:\n    try:\n        time.sleep(600)\n    except BaseException:\n        pass\n")
+    with Client(service.url) as client:
+        job = client.submit(file, budget="10m")["id"]
+        deadline = time.monotonic() + 60
+        while client.job(job)["stage"] != "capture" or not _running(job):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        client.cancel(job)
+        view = client.wait(job, timeout_s=30)
+    assert view["status"] == "cancelled", view
+    assert _running(job) == []
