@@ -13,6 +13,7 @@ from serving import Service
 
 from llm4llm.kit import iso
 from llm4llm.kit.clock import SystemClock
+from llm4llm.sandbox.isolation import isolation
 from llm4llm.schema.event import Event
 from llm4llm.schema.job import JobStatus, StageName
 from llm4llm.schema.reason import Reason
@@ -216,7 +217,7 @@ def test_the_service_says_what_it_offers_and_how_it_is(service: Service, http: h
     assert http.get("/healthz").json() == {"status": "ok"}
     ready = http.get("/readyz").json()
     assert ready["database"] == ("postgresql" if service.database else "sqlite")
-    assert ready["isolation"] in ("network-off", "limits-only")
+    assert ready["isolation"] == isolation().level
     assert "h200" in [target["name"] for target in http.get("/v1/targets").json()["targets"]]
     assert "seeds" in [agent["name"] for agent in http.get("/v1/agents").json()["agents"]]
     job = hand_in(http).json()["id"]

@@ -39,7 +39,7 @@ class Health(BaseModel):
 
 
 class Readiness(BaseModel):
-    """`isolation` is what children are cut off from: network-off or limits-only."""
+    """`isolation` is what children are cut off from: full (network and files), network-off, files-only or limits-only."""
 
     status: Literal["ready"] = "ready"
     database: Literal["sqlite", "postgresql"]
