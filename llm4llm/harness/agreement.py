@@ -140,8 +140,9 @@ class Agreement:
             if patched[path].kind != once[path].kind or patched[path].value is None:
                 return Finding(name, False, f"{path or 'the result'} is {patched[path].kind} instead of {once[path].kind}")
             off = error(patched[path].value, once[path].value)
-            allowed = allowance(once[path].value.dtype, noise.get(path, 0.0), max(growth.get(path, 0.0), typical))
-            everywhere = everywhere and (off <= allowed or amplified(off, max(growth.get(path, 0.0), typical)))
+            grown = max(growth.get(path, 0.0), typical)
+            allowed = allowance(once[path].value.dtype, noise.get(path, 0.0), grown)
+            everywhere = everywhere and (off <= allowed or amplified(off, grown))
             if off / allowed >= worst:
                 worst, where, allowed_there = off / allowed, path, allowed
         text = f"{len(floats)} tensors; the largest error is {worst * allowed_there:.3g} of its row's largest at {where or 'the result'}"

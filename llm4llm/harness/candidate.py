@@ -27,7 +27,7 @@ from llm4llm.harness import contract, pickling, taskfile, timing
 from llm4llm.harness.ambient import Ambient
 from llm4llm.harness.channel import FD_VARIABLE, NONCE_VARIABLE
 from llm4llm.harness.confine import confine
-from llm4llm.harness.launches import LaunchFact, record_launches
+from llm4llm.harness.launches import LaunchRecord, record_launches
 from llm4llm.harness.oracle import outcome
 from llm4llm.harness.portrait import as_bytes, leaf, portrait, same_bits
 from llm4llm.harness.serving import Pool, Server, dirtied, poisoned, scaled
@@ -63,7 +63,7 @@ class Session:
         self._first: dict[str, list[torch.Tensor]] = {}
         self._observes = False
         self._recorder = contextlib.ExitStack()
-        self._launches: dict[str, list[list[LaunchFact]]] = {}  # by configuration: what was launched while it was the prepared one
+        self._launches: dict[str, LaunchRecord] = {}  # by configuration: what was launched while it was the prepared one
 
     def open(self, payload: dict[str, Any], blobs: list[bytes]) -> Answer:
         """Load the task's module and its captured calls, named c0, c1, …"""
@@ -102,7 +102,7 @@ class Session:
         """
         self._recorder.close()
         if self._observes and "triton" in sys.modules:
-            self._launches.setdefault(repr(payload["config"]), []).append(self._recorder.enter_context(record_launches()))
+            self._recorder.enter_context(record_launches(self._launches.setdefault(repr(payload["config"]), LaunchRecord())))
         self._server = Server(self._candidate, copy.deepcopy(self._module), payload["config"], self._ambient)
         self._spy.exempt |= {id(part) for part in self._server.module.modules() if part is not self._server.module}
         self._first = {}
@@ -139,11 +139,8 @@ class Session:
         with counter:
             for name in payload["names"]:
                 self._server.quick(self._pool[name])
-        distinct: dict[str, LaunchFact] = {}
-        for facts in self._launches.get(repr(payload["config"]), []):
-            for one in facts:
-                distinct.setdefault(repr({**one, "count": 0}), one)
-        return {"heavy": counter.heavy, "launches": list(distinct.values())}, []
+        launches = self._launches.get(repr(payload["config"]), LaunchRecord()).facts
+        return {"heavy": counter.heavy, "launches": launches}, []
 
     def weights(self, payload: dict[str, Any], blobs: list[bytes]) -> Answer:
         """Whether calls changed the module's weights."""

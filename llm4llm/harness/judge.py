@@ -334,15 +334,14 @@ class Judge:
             options = Options.of(payload.get("options", {}))
         except (ValueError, TypeError) as error:
             raise Refused("bad_options", str(error)) from error
-        candidate = Path(payload["candidate"])
-        text = candidate_text(candidate)
+        task, text = Path(payload["task"]), candidate_text(Path(payload["candidate"]))
         scratch = Path(tempfile.mkdtemp(prefix="j", dir=options.scratch))
         try:
-            facts = self._facts(Path(payload["task"]))
-            judgement = Judgement(text, scratch, self._tell, self._device(Path(payload["task"]), facts, options))
+            facts = self._facts(task)
+            judgement = Judgement(text, scratch, self._tell, self._device(task, facts, options))
             try:
                 judgement.start(measure=options.measure, early=str(facts.get("defined_in", "")))
-                judgement.run(self._ready(Path(payload["task"]), options))
+                judgement.run(self._ready(task, options))
                 return judgement.passed(time.perf_counter() - started)
             except Stop as stop:
                 return judgement.ended(stop, time.perf_counter() - started)

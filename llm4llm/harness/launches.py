@@ -36,7 +36,7 @@ TYPE_NAMES = {
 LaunchFact = dict[str, Any]
 
 
-class _Record:
+class LaunchRecord:
     """Distinct launches in the order in which they were first made."""
 
     def __init__(self) -> None:
@@ -56,14 +56,14 @@ class _Record:
 
 
 @contextmanager
-def record_launches() -> Iterator[list[LaunchFact]]:
-    """Collect the launches made inside, as JSON, one entry for equal ones:
+def record_launches(record: LaunchRecord | None = None) -> Iterator[list[LaunchFact]]:
+    """Collect the launches made inside, as JSON, one entry for equal ones, in a new record or after what is in the given one:
 
     {"kernel", "file", "line", "arguments": [...], "options": {...}, "grid": [x, y, z] | null, "count", "error": str | null}
 
     `error` is the first exception that a launch raised, `count` includes failed launches. Empty where triton is not installed.
     """
-    record = _Record()
+    record = record or LaunchRecord()
     replaced: list[tuple[type, Callable[..., Any]]] = []
     for kind in _kernel_classes():
         original = kind.__dict__["run"]
@@ -89,7 +89,7 @@ def _kernel_classes() -> list[Any]:
     return found
 
 
-def _recording(original: Callable[..., Any], record: _Record) -> Callable[..., Any]:
+def _recording(original: Callable[..., Any], record: LaunchRecord) -> Callable[..., Any]:
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         if warmup:
             return original(self, *args, grid=grid, warmup=warmup, **kwargs)

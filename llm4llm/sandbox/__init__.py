@@ -2,7 +2,7 @@
 
 from llm4llm.sandbox.answer import Failed, Ok, OnEvent
 from llm4llm.sandbox.child import Child
-from llm4llm.sandbox.environment import may_be_given, names_a_secret, scrubbed, with_given, without_secrets
+from llm4llm.sandbox.environment import may_be_given, names_a_secret, own_caches, scrubbed, with_given, without_secrets
 from llm4llm.sandbox.spec import ChildSpec, Files, Limits
 from llm4llm.sandbox.start import Sandbox
 
@@ -17,6 +17,7 @@ __all__ = [
     "Sandbox",
     "may_be_given",
     "names_a_secret",
+    "own_caches",
     "scrubbed",
     "with_given",
     "without_secrets",

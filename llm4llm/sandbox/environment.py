@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from llm4llm.errors import BadArguments
 
@@ -32,6 +33,12 @@ def names_a_secret(name: str) -> bool:
 def may_be_given(name: str) -> bool:
     """True for variables that somebody else's script may be given: harmless by name, and nothing named like a secret."""
     return not names_a_secret(name) and (_PERMITTED.fullmatch(name) or _PROXY.fullmatch(name)) is not None
+
+
+def own_caches(folder: Path) -> dict[str, str]:
+    """Variables that send temporary files and what compilers keep into a folder, for children that may not write elsewhere."""
+    places = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor", "CUDA_CACHE_PATH": "cuda"}
+    return {"TMPDIR": str(folder), **{name: str(folder / place) for name, place in places.items()}}
 
 
 def scrubbed(source: Mapping[str, str]) -> dict[str, str]:

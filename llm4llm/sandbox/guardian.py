@@ -13,13 +13,10 @@ import threading
 import time
 from pathlib import Path
 
-import llm4llm
 from llm4llm.kit import kill_group
+from llm4llm.sandbox.bare import bare_python
 
-_ROOT = str(Path(llm4llm.__file__).resolve().parent.parent)
-# -I: nothing of the user's environment; -S: no site-packages, we need the standard library alone
 _LATE_S = (0.0, 0.2, 1.0)
-_START = "import sys; sys.path.insert(0, sys.argv[1]); from llm4llm.sandbox.guardian import main; main()"
 
 
 class Guardian:
@@ -62,7 +59,7 @@ class Guardian:
         """Dictate a line; a guardian that somebody ended is started anew, and told everything again."""
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _START, _ROOT],
+                bare_python("llm4llm.sandbox.guardian"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

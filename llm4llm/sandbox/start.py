@@ -5,29 +5,26 @@ import os
 import resource
 import stat
 import subprocess
-import sys
 import tempfile
 import threading
 from pathlib import Path
 from types import TracebackType
 
-import llm4llm
 from llm4llm.errors import BadInterpreter, InfraError
+from llm4llm.sandbox.bare import bare_python
 from llm4llm.sandbox.channel import ParentChannel
 from llm4llm.sandbox.child import Child
 from llm4llm.sandbox.foreground import run_in_foreground
 from llm4llm.sandbox.guardian import Guardian
 from llm4llm.sandbox.isolation import Isolation, isolation
-from llm4llm.sandbox.spec import ChildSpec, Limits
+from llm4llm.sandbox.spec import ChildSpec, Files, Limits
 from llm4llm.sandbox.staging import stage_harness
 
 CHANNEL_FD_VARIABLE = "LLM4LLM_CHANNEL_FD"
 CHANNEL_NONCE_VARIABLE = "LLM4LLM_CHANNEL_NONCE"
 PARENT_VARIABLE = "LLM4LLM_PARENT"
 ORIGINAL_PREFIX = "LLM4LLM_ORIGINAL_"
-_ROOT = str(Path(llm4llm.__file__).resolve().parent.parent)
-# -I: nothing of the child's environment; -S: no site-packages, the standard library is enough
-_ENTER = "import sys; sys.path.insert(0, sys.argv[1]); from llm4llm.sandbox.enter import main; main()"
+_EVERYTHING = Files(hidden=(), writable=(Path("/"),))
 
 
 class Sandbox:
@@ -138,17 +135,17 @@ class Sandbox:
         here, limits = isolation(), spec.limits
         prefix = () if limits.network else here.prefix
         own = [spec.python, "-m", spec.module, *spec.arguments]
-        files = spec.files
-        if not here.landlock or (files is None and (limits.network or here.prefix)):
+        if not here.landlock or (spec.files is None and (limits.network or here.prefix)):
             return [*prefix, *own]
+        files = spec.files or _EVERYTHING
         facts = {
-            "hidden": [str(path) for path in files.hidden] if files else [],
-            "visible": [str(path) for path in (*files.visible, stage_harness(self.home))] if files else [],
-            "writable": [str(path) for path in files.writable] if files else ["/"],
-            "pinned": files.pinned if files else {},
+            "hidden": [str(path) for path in files.hidden],
+            "visible": [str(path) for path in (*files.visible, stage_harness(self.home))],
+            "writable": [str(path) for path in files.writable],
+            "pinned": files.pinned,
             "network": limits.network or bool(here.prefix),
         }
-        return [*prefix, sys.executable, "-I", "-S", "-c", _ENTER, _ROOT, json.dumps(facts), *own]
+        return [*prefix, *bare_python("llm4llm.sandbox.enter"), json.dumps(facts), *own]
 
     def _environment(self, spec: ChildSpec, channel: ParentChannel | None, watched: bool = True) -> dict[str, str]:
         environment = dict(spec.environment)

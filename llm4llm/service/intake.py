@@ -64,7 +64,7 @@ class Intake:
             self._check_options(upload.options, caller)
             request, content = self._request(script, parts, upload.options)
             once = self._once(upload.idempotency_key, request)
-            if once is not None and (earlier := self._store.submissions.earlier(caller.owner, once)) is not None:
+            if (earlier := self._store.submissions.earlier(caller.owner, once)) is not None:
                 return earlier, False
             self._check_script(request, content)
             if caller.owner is not None and self._store.submissions.active(caller.owner) >= caller.limits.concurrent_jobs:

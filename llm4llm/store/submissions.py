@@ -36,7 +36,7 @@ class Submissions:
                 if owner is not None:
                     # the first statement locks the owner's row: the count below stays true until we commit
                     session.execute(update(ApiKeyRow).where(ApiKeyRow.id == owner).values(last_used_at=job.created_at))
-                earlier = self._earlier(owner, once)
+                earlier = self.earlier(owner, once)
                 if earlier is not None:
                     return earlier
                 if owner is not None and self.active(owner) >= concurrent:
@@ -53,22 +53,13 @@ class Submissions:
             return job.id
         except IntegrityError:
             # somebody was faster with the same key; whatever else it may be is raised again
-            earlier = self._earlier(owner, once)
+            earlier = self.earlier(owner, once)
             if earlier is None:
                 raise
             return earlier
 
-    def earlier(self, owner: str | None, once: Once) -> str | None:
-        """The id of the job that was stored under this key; IdempotencyConflict if it came from another body."""
-        return self._earlier(owner, once)
-
-    def active(self, owner: str) -> int:
-        """Jobs of an owner that have not ended."""
-        query = select(func.count()).select_from(JobRow).where(JobRow.owner == owner, JobRow.status.in_(_ACTIVE))
-        with self._sessions.reading() as session:
-            return session.scalar(query) or 0
-
-    def _earlier(self, owner: str | None, once: Once | None) -> str | None:
+    def earlier(self, owner: str | None, once: Once | None) -> str | None:
+        """The id of the job that was stored under this key, if any; IdempotencyConflict if it came from another body."""
         if once is None:
             return None
         with self._sessions.reading() as session:
@@ -78,3 +69,9 @@ class Submissions:
             if row.body_sha256 != once.body_sha256:
                 raise IdempotencyConflict(once.key)
             return row.job_id
+
+    def active(self, owner: str) -> int:
+        """Jobs of an owner that have not ended."""
+        query = select(func.count()).select_from(JobRow).where(JobRow.owner == owner, JobRow.status.in_(_ACTIVE))
+        with self._sessions.reading() as session:
+            return session.scalar(query) or 0

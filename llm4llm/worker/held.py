@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llm4llm.kit import Bell, Clock, iso
+from llm4llm.pipeline.transitions import not_before
 from llm4llm.sandbox import Sandbox
 from llm4llm.schema.event import Event
 from llm4llm.schema.job import Job
 from llm4llm.settings import Settings
 from llm4llm.stages.tools import Progress
 from llm4llm.store import Fence, Store
-from llm4llm.worker.keeping import Keeper, Terms
+from llm4llm.worker.keeping import Keeper, Terms, new_hold
 from llm4llm.worker.scratch import job_folder
 
 
@@ -43,6 +44,12 @@ class Held:
 
 
 Walk = Callable[[Job, Held], Job]
+
+
+def hand_back(station: Station, job_id: str, holder: str, *, counts: bool) -> None:
+    """Queue a job again if it is still ours: no stage has ended it or queued it. An attempt that `counts` makes the next one wait."""
+    later = not_before(station.store.jobs.attempts(job_id), station.clock) if counts else None
+    station.store.leases.hand_back(job_id, new_hold(holder, station.clock, station.settings.lease_s), later, counts)
 
 
 def run_held(job: Job, holder: str, station: Station, walk: Walk, progress: Progress, stop: Bell) -> Job:

@@ -4,13 +4,13 @@ import random
 
 from llm4llm.errors import InfraError, JobNotResumable
 from llm4llm.kit import Bell, SystemClock
-from llm4llm.pipeline.transitions import ENDED, not_before
+from llm4llm.pipeline.transitions import ENDED
 from llm4llm.schema.job import Job
 from llm4llm.settings import Settings
 from llm4llm.stages.tools import Progress
 from llm4llm.store import open_store
 from llm4llm.worker.folder import settle
-from llm4llm.worker.held import Station, run_held
+from llm4llm.worker.held import Station, hand_back, run_held
 from llm4llm.worker.identity import gone, new_holder
 from llm4llm.worker.keeping import new_hold
 from llm4llm.worker.lock import job_lock
@@ -40,16 +40,10 @@ def run_job(job_id: str, settings: Settings, progress: Progress) -> Job:
             try:
                 job = run_held(job, holder, station, walk, progress, never)
             except BaseException as error:
-                _hand_back(job_id, holder, station, isinstance(error, InfraError))
+                hand_back(station, job_id, holder, counts=isinstance(error, InfraError))
                 raise
             if job.status in ENDED:
                 settle(job, folder, store, station.clock)
             return job
     finally:
         store.close()
-
-
-def _hand_back(job_id: str, holder: str, station: Station, counts: bool) -> None:
-    """Queue the job again if it is still ours: no stage has ended it or queued it."""
-    later = not_before(station.store.jobs.attempts(job_id), station.clock) if counts else None
-    station.store.leases.hand_back(job_id, new_hold(holder, station.clock, station.settings.lease_s), later, counts)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from llm4llm.errors import HandedBack, InfraError, LeaseLost
 from llm4llm.kit import Bell
-from llm4llm.pipeline.transitions import ENDED, not_before
+from llm4llm.pipeline.transitions import ENDED
 from llm4llm.schema.event import Event
 from llm4llm.schema.job import Job, JobStatus
 from llm4llm.worker.folder import settle
-from llm4llm.worker.held import Held, Station, Walk, run_held
+from llm4llm.worker.held import Held, Station, Walk, hand_back, run_held
 from llm4llm.worker.identity import new_holder
 from llm4llm.worker.keeping import new_hold
 from llm4llm.worker.lock import inherited_lock
@@ -80,16 +80,15 @@ class _Run:
         except LeaseLost as lost:
             self._say(logging.WARNING, str(lost))
         except HandedBack:
-            self._hand_back(None, False)
+            self._hand_back(counts=False)
             self._say(logging.INFO, "handed back: this worker has to go")
         except InfraError as error:
-            later = not_before(self.station.store.jobs.attempts(self.job.id), self.station.clock)
-            self._hand_back(later, True)
+            self._hand_back(counts=True)
             self._say(logging.ERROR, f"put back: {error}")
         except Exception:
             # a fault of ours in a stage has ended the job already; one outside of them may do better next time
             _LOG.exception("fault", extra={"job": self.job.id})
-            self._hand_back(not_before(self.station.store.jobs.attempts(self.job.id), self.station.clock), True)
+            self._hand_back(counts=True)
         else:
             reason = ended.reason.code if ended.reason else None
             level = logging.INFO if ended.status is not JobStatus.FAILED else logging.WARNING
@@ -108,9 +107,8 @@ class _Run:
 
         return walking
 
-    def _hand_back(self, later: str | None, counts: bool) -> None:
-        hold = new_hold(self.holder, self.station.clock, self.station.settings.lease_s)
-        self.station.store.leases.hand_back(self.job.id, hold, later, counts)
+    def _hand_back(self, *, counts: bool) -> None:
+        hand_back(self.station, self.job.id, self.holder, counts=counts)
 
     def _hear(self, event: Event) -> None:
         if event.kind in ("stage_started", "stage_finished", "note"):

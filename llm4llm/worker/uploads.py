@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from llm4llm.errors import InfraError
-from llm4llm.sandbox import scrubbed
+from llm4llm.sandbox import own_caches, scrubbed
 from llm4llm.schema.job import Job
 from llm4llm.store import Store
 
@@ -51,5 +51,4 @@ def laid_out(job: Job, folder: Path, store: Store) -> Job:
 def _caches(folder: Path) -> dict[str, str]:
     """Where libraries put what they would else put under the home folder. Models that lie in a hub's cache stay readable where they are."""
     hub = os.environ.get("HF_HOME") or str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "huggingface")
-    own = {"XDG_CACHE_HOME": "cache", "TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor", "CUDA_CACHE_PATH": "cuda"}
-    return {"HF_HOME": hub, "TMPDIR": str(folder), **{name: str(folder / place) for name, place in own.items()}}
+    return {"HF_HOME": hub, "XDG_CACHE_HOME": str(folder / "cache"), **own_caches(folder)}

@@ -46,10 +46,15 @@ def decided(patches: tuple[Patch, ...], answer: Ok | Failed, threshold: float) -
     if reason is not None:
         return Trialled(patches=names, checks=tuple(checks), sites=sites, timing=timing, decision="drop", reason=reason)
     assert timing is not None
+    kept = gain(timing, threshold)
+    return Trialled(patches=names, checks=tuple(checks), sites=sites, timing=timing, decision="keep", reason=kept)
+
+
+def gain(timing: Paired, threshold: float) -> Reason:
+    """Why something was kept whose interval lies above the threshold."""
     assert timing.ci95 is not None
     text = f"{timing.speedup:.3f}x end to end (95 % interval {timing.ci95[0]:.3f} to {timing.ci95[1]:.3f}), above {threshold:.3f}"
-    kept = Reason(code="gain", text=text)
-    return Trialled(patches=names, checks=tuple(checks), sites=sites, timing=timing, decision="keep", reason=kept)
+    return Reason(code="gain", text=text)
 
 
 def idle(patches: tuple[Patch, ...], sites: dict[str, tuple[Site, ...]]) -> list[Patch]:

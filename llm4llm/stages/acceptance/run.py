@@ -15,7 +15,7 @@ from llm4llm.schema.acceptance import Acceptance, Patch, Trialled
 from llm4llm.schema.event import Event
 from llm4llm.schema.job import Job, StageName
 from llm4llm.schema.reason import Reason
-from llm4llm.stages.acceptance.decide import decided, dropped, idle
+from llm4llm.stages.acceptance.decide import decided, dropped, gain, idle
 from llm4llm.stages.tools import Tools
 
 STEP = 1.003  # incremental gain that the interval's low end must exceed
@@ -188,8 +188,7 @@ def _whole_set(course: _Course, kept: list[_Kept]) -> Trialled:
     patches, threshold = tuple(item.patch for item in kept), course.job.request.min_gain
     alone = kept[0].trial.timing  # the first kept patch was measured against the unpatched model
     if len(kept) == 1 and alone is not None and alone.ci95 is not None and alone.ci95[0] > threshold and _had_no_base(course, kept[0]):
-        text = kept[0].trial.reason.text.rpartition(", above ")[0] + f", above {threshold:.3f}"
-        return kept[0].trial.model_copy(update={"reason": Reason(code="gain", text=text)})
+        return kept[0].trial.model_copy(update={"reason": gain(alone, threshold)})
     trial = course.measure(patches, (), threshold, course.last_seconds())
     if trial.decision == "keep" and len(kept) > 1 and _had_no_base(course, kept[0]) and alone and alone.ci95 and trial.timing:
         best, whole = alone.ci95[0], trial.timing.ci95

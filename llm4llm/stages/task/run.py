@@ -85,14 +85,14 @@ def _matches(spots: list[Hotspot], wanted: Wanted, tools: Tools, skipped: dict[s
     only = {seed.name: phases(seed.path) for seed in wanted.seeds}
     devices = {root.id: root.devices for root in wanted.capture.roots}
     for spot in spots:
-        named = tuple(answer.result["matches"].get(spot.id, ()))
+        named = answer.result["matches"].get(spot.id, ())
         on_gpu = any(device.startswith("cuda") for device in devices.get(spot.root, ()))
-        fitting = [name for name in named if (on_gpu or name not in cuda_only) and spot.phase in (only[name] or {spot.phase})]
+        placed = tuple(name for name in named if spot.phase in (only[name] or {spot.phase}))
+        fitting = [name for name in placed if on_gpu or name not in cuda_only]
         matches[spot.id] = tuple(sorted(fitting, key=lambda name: name not in cuda_only))  # kernels first: on a GPU they win more often
         if wanted.every_hotspot or matches[spot.id]:
             continue
-        misplaced = tuple(name for name in named if spot.phase in (only[name] or {spot.phase}))
-        skipped[spot.id] = _no_seed(spot, misplaced, len(cuda_only) if not on_gpu else 0)
+        skipped[spot.id] = _no_seed(spot, placed, len(cuda_only) if not on_gpu else 0)
     return matches
 
 

@@ -6,7 +6,7 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from llm4llm.errors import BadArguments, BadCandidate, BadTaskFolder, JudgeTimeout, StageError, UserError
 from llm4llm.kit import write_untrusted
-from llm4llm.sandbox import Child, ChildSpec, Failed, Files, Limits, Ok, Sandbox, scrubbed
+from llm4llm.sandbox import Child, ChildSpec, Failed, Files, Limits, Ok, Sandbox, own_caches, scrubbed
 from llm4llm.schema.verdict import Verdict
 
 _VERDICT: TypeAdapter[Verdict] = TypeAdapter(Verdict)
@@ -55,29 +55,18 @@ class _Room:
             raise _OutOfBounds(f"{place[:200]!r} is no place of this judgement")
         return found.groups()
 
-    def spec(self, module: str, python: str, limits: Limits, files: Files, environment: Mapping[str, str]) -> ChildSpec:
-        """Compilers' caches lie in the room too: what one candidate leaves in a cache must not become part of another."""
-        return ChildSpec(
-            module=module,
-            python=python,
-            working_directory=self.path,
-            environment={**_surroundings(self.path), **environment},
-            limits=limits,
-            files=files,
-        )
-
-
-def _surroundings(folder: Path) -> dict[str, str]:
-    caches = {name: str(folder / name.lower()) for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH")}
-    return {**scrubbed(os.environ), "TMPDIR": str(folder), **caches}
-
 
 def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _limits(folder: Path, wall_s: float | None) -> Limits:
-    return Limits(
+def _spec(module: str, python: str, files: Files, wall_s: float | None, environment: Mapping[str, str]) -> ChildSpec:
+    """The judge, candidates and compilers: with limits, without network, and writing into one folder alone.
+
+    Compilers' caches lie there too: what one candidate leaves in a cache must not become part of another.
+    """
+    (folder,) = files.writable
+    limits = Limits(
         wall_s=wall_s,
         memory_bytes=int(_MEMORY_SHARE * _machine_memory_bytes()),
         processes=_PROCESSES,
@@ -86,6 +75,8 @@ def _limits(folder: Path, wall_s: float | None) -> Limits:
         disk_folders=(folder,),
         network=False,
     )
+    own = {**scrubbed(os.environ), **own_caches(folder), **environment}
+    return ChildSpec(module=module, python=python, working_directory=folder, environment=own, limits=limits, files=files)
 
 
 @dataclass
@@ -113,10 +104,9 @@ class _Started:
             thread.start()
 
     def _spec(self, module: str, environment: Mapping[str, str]) -> ChildSpec:
-        """Candidates and compilers run generated code: with limits, without network, and writing into the room alone."""
         room = self.room
         files = Files(hidden=self.sandbox.hidden, writable=(room.path,), pinned={str(room.path): room.pin})
-        return room.spec(module, self.python, _limits(room.path, self.time_limit_s), files, environment)
+        return _spec(module, self.python, files, self.time_limit_s, environment)
 
     def _spawn(self, wanted: dict[str, Any]) -> None:
         socket, environment = str(wanted["socket"]), dict(wanted["environment"])
@@ -218,7 +208,8 @@ class KeptJudge:
         if self._child is not None and self._task == task_folder and self._child.alive:
             return self._child
         self.close()
-        self._scratch = self._open.enter_context(_scratch(self._sandbox))
+        # sockets' paths are limited to about 100 bytes, so it lies directly below the system's folder for such things
+        self._scratch = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="l4-", dir=self._sandbox.spare)))
         rooms = self._scratch / "rooms"
         rooms.mkdir(mode=0o700)
         files = Files(
@@ -227,15 +218,7 @@ class KeptJudge:
             writable=(rooms,),
             pinned={str(task_folder): _identity(task_folder.lstat())},
         )
-        spec = ChildSpec(
-            module="llm4llm.harness.judge",
-            python=self._python,
-            working_directory=rooms,
-            environment=_surroundings(rooms),
-            limits=_limits(rooms, None),
-            files=files,
-        )
-        self._child = self._open.enter_context(self._sandbox.start(spec))
+        self._child = self._open.enter_context(self._sandbox.start(_spec("llm4llm.harness.judge", self._python, files, None, {})))
         self._task = task_folder
         return self._child
 
@@ -244,13 +227,6 @@ class KeptJudge:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@contextlib.contextmanager
-def _scratch(sandbox: Sandbox) -> Iterator[Path]:
-    """A folder that is gone afterwards. Sockets' paths are limited to about 100 bytes, so it lies directly below the system's."""
-    with tempfile.TemporaryDirectory(prefix="l4-", dir=sandbox.spare) as place:
-        yield Path(place)
 
 
 def judge_candidate(task_folder: Path, candidate_file: Path, options: Mapping[str, Any], sandbox: Sandbox, python: str) -> Verdict:
