@@ -28,6 +28,7 @@ _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _TCP = 0b11  # bind and connect
 _SCOPES = 0b11  # abstract UNIX sockets and signals of processes outside
 
+_OWN_THREADS = Path("/proc/self/task")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "dri")
 
 
@@ -64,6 +65,10 @@ def restrict(
             _allow(ruleset, path, _READ & handled, pinned.get(str(path)))
         for path in (*writable, *_devices()):
             _allow(ruleset, path, handled & ~(_MAKE_CHAR | _MAKE_BLOCK), pinned.get(str(path)))
+        # CUDA gives its threads names there and does not start without. Held open for the program's life: a rule holds for this inode,
+        # and the kernel may make another one once nobody looks at it
+        _allow(ruleset, _OWN_THREADS, handled & (_READ | _WRITE_FILE | _TRUNCATE), None)
+        os.set_inheritable(os.open(_OWN_THREADS, os.O_PATH), True)
         for number in range(_LAST_CAPABILITY + 1):
             # root's alone, from the next program on. CAP_PERFMON would let it read other processes' environment, past Landlock
             _libc().prctl(_DROP_CAPABILITY, number, 0, 0, 0)

@@ -82,6 +82,17 @@ def test_nothing_is_written_outside_its_own_folder(child: Child, home: Path) -> 
     assert (home.parent / "beside.txt").read_text() == "beside"
 
 
+def test_its_own_threads_can_be_named_as_cuda_does_and_nothing_else_of_the_kernel(child: Child) -> None:
+    assert said(child, "name_thread", name="made-up") == "made-up"
+    with subprocess.Popen(["sleep", "600"]) as bystander:
+        try:
+            theirs = f"/proc/{bystander.pid}"
+            for path in (f"{theirs}/task/{bystander.pid}/comm", f"{theirs}/oom_score_adj", "/proc/sys/kernel/core_pattern"):
+                assert said(child, "append", path=path) == "PermissionError", path
+        finally:
+            bystander.kill()
+
+
 def test_a_provider_key_of_another_process_can_not_be_read(child: Child) -> None:
     code = "import time; print('up', flush=True); time.sleep(600)"
     environment = {**os.environ, "OPENAI_API_KEY": "made-up-key"}

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,27 @@ def read(path: str) -> str:
 def write(path: str) -> str:
     Path(path).write_text("was here")
     return "written"
+
+
+def append(path: str) -> str:
+    """Open for writing, and write nothing."""
+    with open(path, "ab"):
+        return "opened"
+
+
+def name_thread(name: str) -> str:
+    """Of a thread that is not the first one."""
+    found: list[str] = []
+
+    def run() -> None:
+        own = Path(f"/proc/self/task/{threading.get_native_id()}/comm")
+        own.write_text(name)
+        found.append(own.read_text().strip())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return found[0] if found else "refused"
 
 
 def listed(path: str) -> str:
