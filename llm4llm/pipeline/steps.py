@@ -129,12 +129,16 @@ def _verdict(bench: Bench) -> Verdicts:
     finished = {trial.candidate.id: trial.verdict for trial in bench.store.candidates.trials(bench.job.id, "verdict")}
     tasks = {task.id: task for task in bench.selected.tasks}
     finalists = [
-        Finalist(tasks[episode.task], trial.candidate, finished.get(trial.candidate.id))
+        Finalist(tasks[episode.task], trial.candidate, _speedup(trial), finished.get(trial.candidate.id))
         for episode in _there(bench.results.episode).episodes
         for trial in episode.trials
         if trial.candidate.id == episode.best
     ]
     return judge_again(bench.job, finalists, _keeper(bench, "verdict"), bench.tools)
+
+
+def _speedup(trial: Trial) -> float | None:
+    return trial.verdict.speedup if isinstance(trial.verdict, Passed) else None
 
 
 def _acceptance(bench: Bench) -> Acceptance:

@@ -16,14 +16,15 @@ from llm4llm.schema.event import Event
 from llm4llm.schema.job import Job, StageName
 from llm4llm.schema.reason import Reason
 from llm4llm.stages.acceptance.decide import decided, dropped, gain, idle
+from llm4llm.stages.promise import STEP, promise
 from llm4llm.stages.tools import Tools
 
-STEP = 1.003  # incremental gain that the interval's low end must exceed
 PAIRS = 30  # enough for an interval of ±1 % where single pairs scatter by 4 %
 MIN_PAIRS = 5
 CLEAR = 1.03  # pairs that all lie this far above the threshold need no further ones
 MIN_TRIAL_S = 3.0
 MAX_TRIAL_S = 180.0
+LEAST_PART = 0.2  # of the most promising patch's time, for each other one
 CONFIRMATION_SHARE = 0.35  # of the stage's time; two runs of the script per pair
 
 
@@ -37,8 +38,7 @@ class Proposal:
 
     @property
     def promise(self) -> float:
-        """Share of the workload's time that goes away if the speedup holds in place (Amdahl)."""
-        return self.share * (1.0 - 1.0 / self.speedup) if self.speedup else 0.0
+        return promise(self.share, self.speedup)
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ class _Course:
         """True if another trial leaves time for the trial of the whole set."""
         return self._until - self.tools.clock.monotonic() >= 2.0 * self._least
 
-    def trial_seconds(self, still_to_come: int) -> float:
-        """An equal part of the time before the confirmation; 0 if that is too little for a trial."""
+    def trial_seconds(self, part: float = 1.0) -> float:
+        """A part of the time before the confirmation; 0 if that is too little for a trial."""
         left = self._until - self.tools.clock.monotonic()
-        each = min(MAX_TRIAL_S, left / max(1, still_to_come))
+        each = min(MAX_TRIAL_S, left * part)
         return each if each >= MIN_TRIAL_S else (MIN_TRIAL_S if left >= MIN_TRIAL_S else 0.0)
 
     def stopped(self, seconds: float) -> tuple[str, str] | None:
@@ -81,7 +81,7 @@ class _Course:
     def last_seconds(self) -> float:
         """For the trial that nothing may be kept without: it may take from the confirmation's time."""
         left = self.tools.seconds_left()
-        return max(self.trial_seconds(1), MIN_TRIAL_S if left >= MIN_TRIAL_S else 0.0)
+        return max(self.trial_seconds(), MIN_TRIAL_S if left >= MIN_TRIAL_S else 0.0)
 
     def measure(self, patches: tuple[Patch, ...], base: tuple[Patch, ...], threshold: float, seconds: float) -> Trialled:
         """One trial on the live instance; its record is kept whatever it says. `seconds` of 0: no time is left for it."""
@@ -149,11 +149,14 @@ def _one_by_one(course: _Course, proposals: Sequence[Proposal]) -> list[_Kept]:
     """Patches that were kept, each on top of those before it; the most promising first."""
     ranked = sorted(proposals, key=lambda proposal: (-proposal.promise, -proposal.share, proposal.patch.candidate))
     threshold = min(STEP, course.job.request.min_gain)
+    most = max(proposal.promise for proposal in ranked)
+    weights = [max(proposal.promise, LEAST_PART * most) or 1.0 for proposal in ranked]
     kept: list[_Kept] = []
     for position, proposal in enumerate(ranked):
         base = tuple(item.patch for item in kept)
-        # the last trial of all puts the whole set in place
-        seconds = course.trial_seconds(len(ranked) - position + 1) if course.room_for_more() or not kept else 0.0
+        # time goes where the gain is expected; the last trial of all puts the whole set in place
+        part = weights[position] / (sum(weights[position:]) + weights[0])
+        seconds = course.trial_seconds(part) if course.room_for_more() or not kept else 0.0
         trial = course.measure((proposal.patch,), base, threshold, seconds)
         if trial.decision == "keep":
             kept.append(_Kept(proposal.patch, trial))

@@ -264,6 +264,14 @@ def test_budget_is_shared_and_its_end_is_a_reason(scene: Any) -> None:
     assert all(limit >= 3.0 for limit in limits)
 
 
+def test_most_time_goes_to_the_most_promising_patch(scene: Any) -> None:
+    stage = scene({"a": 1.2, "b": 1.0, "c": 1.0})
+    stage.decide(proposal("a", 0.5, 1.7), proposal("b", 0.2, 2.0), proposal("c", 0.02, 1.2), seconds=100.0)
+    limits = [asked["time_limit_s"] for asked in stage.host.asked]
+    first, second, third = 0.5 * (1 - 1 / 1.7), 0.1, 0.2 * 0.5 * (1 - 1 / 1.7)
+    assert limits[0] == pytest.approx((1 - CONFIRMATION_SHARE) * 100.0 * first / (2 * first + second + third))
+
+
 def test_cancelled(scene: Any) -> None:
     stage = scene({"a": 1.3})
     found = stage.decide(proposal("a"), cancelled=True)
