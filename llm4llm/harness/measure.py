@@ -13,6 +13,7 @@ from llm4llm.harness.bench import Bench
 from llm4llm.harness.calls import Call
 from llm4llm.harness.compare import compare
 from llm4llm.harness.gates import Gates, Stop
+from llm4llm.harness.values import restore
 
 MOST_TURNS, LEAST_TURNS = 100, 7
 RACE_TURNS = 9
@@ -24,6 +25,7 @@ _CLOCK_SLACK = 2.5
 _CLOCK_TRIES = 6
 _CLOCK_OVERHEAD_S = 5e-6  # per call: the loop and a cold start of its inputs
 _WINDOW_S = 0.02
+_ORIGINAL_ROUNDS = 5
 _BUSY = 1.25  # load per core
 
 
@@ -83,6 +85,12 @@ class Stopwatch:
         self._gates.prepare(config)
         turns, first = self._plan(seconds, MOST_TURNS)
         baseline, patched = self._samples(turns, "timing")
+        if self._inflated(baseline) is not None:
+            # other work may have slowed that process down: it is asked once more
+            baseline, patched = self._samples(turns, "timing once more")
+            text = self._inflated(baseline)
+            if text is not None:
+                raise Stop("rejected", "clock", text)
         above, below = timing.weighted(baseline, self._weights), timing.weighted(patched, self._weights)
         if not all(one > 0 for one in (*above, *below)):
             raise Stop("rejected", "clock", "a timed call took no time at all")
@@ -143,11 +151,35 @@ class Stopwatch:
             text = f"a timed call gave a wrong result although untimed ones were right: {fault.reason}"
             raise Stop("incorrect", fault.kind, text, fault.details)
 
-    def _check_clock(self, patched: list[list[float]]) -> None:
-        """The candidate's time by the judge's own clock: a process that reports much less than it takes is not believed.
+    def _inflated(self, baseline: list[list[float]]) -> str | None:
+        """What is wrong with the original's time as the candidate's process reports it, by the original in this process; None if nothing.
 
-        Only the candidate's side can end the judgement: a baseline that seems slow is more often a busy machine than a trick.
+        A baseline that is several times too slow would make any candidate seem fast.
         """
+        reported_ms = statistics.median(sum(row) for row in baseline) / len(self._calls)
+        own_ms = []
+        for _ in range(_CLOCK_TRIES):
+            own_ms.append(self._original_ms())
+            if reported_ms <= _CLOCK_SLACK * own_ms[-1] + 1e3 * _CLOCK_OVERHEAD_S:
+                return None
+        return f"its process reports {reported_ms:.4g} ms per call of the original, which takes {max(own_ms):.4g} ms without the candidate"
+
+    def _original_ms(self) -> float:
+        """Milliseconds per call of the original, where no candidate is: the median of a few rounds after one to warm up."""
+        twin, on_device = self._bench.original.twin, self._device != "cpu"
+        rounds = []
+        with self._bench.ambient.applied():
+            for _ in range(1 + _ORIGINAL_ROUNDS):
+                rounds.append(0.0)
+                for call in self._calls:
+                    args, kwargs, kept = call.fresh()
+                    restore(twin, kept)
+                    spent, _ = timing.timed(lambda given: type(twin).forward(twin, *given[0], **given[1]), (args, kwargs), on_device)
+                    rounds[-1] += spent / len(self._calls)
+        return statistics.median(rounds[1:])
+
+    def _check_clock(self, patched: list[list[float]]) -> None:
+        """The candidate's time by the judge's own clock: a process that reports much less than it takes is not believed."""
         reported_s = statistics.median(sum(row) for row in patched) / len(self._calls) / 1e3
         taken_s = []
         for _ in range(_CLOCK_TRIES):

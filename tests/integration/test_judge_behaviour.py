@@ -94,3 +94,19 @@ def prepare(module):
     (tmp_path / "candidate.py").write_text(text + RIGHT)
     verdict = judged(task, tmp_path / "candidate.py", measure=True, seconds=1.0)
     assert (verdict["outcome"], verdict["kind"]) == ("rejected", "clock"), verdict["reason"]
+
+
+def test_a_baseline_that_is_reported_too_slow_is_noticed_where_no_candidate_is(task: Path, tmp_path: Path) -> None:
+    text = """
+def prepare(module):
+    import llm4llm.harness.timing as timing
+    real = timing.paired
+    def slow(*given):
+        baseline, patched = real(*given)
+        return [[30.0 * one for one in row] for row in baseline], patched
+    timing.paired = slow
+"""
+    (tmp_path / "candidate.py").write_text(text + RIGHT)
+    verdict = judged(task, tmp_path / "candidate.py", measure=True, seconds=1.0)
+    assert (verdict["outcome"], verdict["kind"]) == ("rejected", "clock"), verdict["reason"]
+    assert "without the candidate" in verdict["reason"]
