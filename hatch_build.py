@@ -8,7 +8,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FOLDERS = ("agents", "profiles", "patches", "migrations")
+FOLDERS = {name: name for name in ("agents", "profiles", "patches", "migrations")} | {"tests/judge_corpus": "judge_corpus"}
 
 
 class AssetsHook(BuildHookInterface):
@@ -17,8 +17,8 @@ class AssetsHook(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "editable":
             return
-        for folder in FOLDERS:
+        for folder, name in FOLDERS.items():
             for path in sorted(Path(self.root, folder).rglob("*")):
                 if path.is_file() and "__pycache__" not in path.parts:
-                    inside = path.relative_to(self.root)
-                    build_data["force_include"][str(path)] = f"llm4llm/_assets/{inside}"
+                    inside = path.relative_to(Path(self.root, folder))
+                    build_data["force_include"][str(path)] = f"llm4llm/_assets/{name}/{inside}"

@@ -51,6 +51,15 @@ def migrations_dir() -> Path:
     return assets_dir() / "migrations"
 
 
+def corpus_dir() -> Path:
+    """The folder of candidates with known answers that the judge is tried on."""
+    places = [assets_dir() / "judge_corpus", _PACKAGE.parent / "tests" / "judge_corpus"]
+    for place in places:
+        if place.is_dir():
+            return place
+    raise AssetsMissing(f"the judge's corpus is not in {places[0]}", "install llm4llm again, or name a folder with --corpus")
+
+
 def seeds() -> tuple[Seed, ...]:
     """Every patches/<name>/candidate.py, by name."""
     files = sorted((assets_dir() / "patches").glob("*/candidate.py"))

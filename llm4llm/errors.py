@@ -98,6 +98,15 @@ class BadCandidate(UserError):
         self.path = path
 
 
+class BadCorpus(UserError):
+    code = "bad_corpus"
+
+    def __init__(self, path: str, why: str) -> None:
+        fix = "a corpus is a folder with workload.py, labels.json and candidates/NAME.py; see docs/judge.md"
+        super().__init__(f"{path} is not a usable corpus ({why})", fix)
+        self.path = path
+
+
 class BadBundle(UserError):
     code = "bad_bundle"
 

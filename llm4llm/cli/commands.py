@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 import llm4llm
+from llm4llm.cli import say
 from llm4llm.schema.job import StageName
 
 app = typer.Typer(
@@ -186,11 +187,45 @@ def judge(
 
       llm4llm judge tasks/task_0123 my_norm.py --json | jq .speedup
 
+    The judge itself is tried by: llm4llm judge selftest
+
     [bold]Exit codes[/bold]: 0 passed, 1 not passed, 2 unusable input.
     """
     from llm4llm.cli import judge as command
 
     raise typer.Exit(command.judge(task, candidate, command.How(target, time_limit, python), as_json))
+
+
+@app.command(say.SELFTEST)
+def judge_selftest(
+    corpus: Annotated[
+        Path | None,
+        typer.Option("--corpus", metavar="DIR", help="workload.py, labels.json and candidates/; the shipped one if not given."),
+    ] = None,
+    dtype: Annotated[str, typer.Option("--dtype", metavar="NAME", help="float32, bfloat16 or all.")] = "float32",
+    kind: Annotated[
+        list[str],
+        typer.Option("--kind", metavar="KIND", help="Only candidates of this kind; may be repeated.", show_default=False),
+    ] = [],  # noqa: B006 (typer copies it)
+    judges: Annotated[
+        int | None, typer.Option("--judges", metavar="N", min=1, help="Judges side by side; half of the cores if not given.")
+    ] = None,
+    python: Python = None,
+    as_json: Json = False,
+) -> None:
+    """Try the judge on candidates with known answers: planted faults have to be caught, honest files have to pass.
+
+    [bold]Examples[/bold]
+
+      llm4llm judge selftest
+
+      llm4llm judge selftest --dtype all --kind cheating --json | jq .clean
+
+    [bold]Exit codes[/bold]: 0 nothing missed and nothing falsely rejected, 1 otherwise, 2 unusable input.
+    """
+    from llm4llm.cli import selftest as command
+
+    raise typer.Exit(command.run(command.Asked(corpus, dtype, tuple(kind), judges, python), as_json))
 
 
 @app.command(cls=WithScriptArguments)

@@ -9,6 +9,7 @@ from rich.text import Text
 from llm4llm.errors import Llm4llmError, UserError
 
 NAME = "llm4llm"
+SELFTEST = "judge selftest"
 _WIDE = 140  # columns of a table that nobody's terminal limits
 
 EXIT_OK = 0

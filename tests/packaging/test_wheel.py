@@ -52,8 +52,10 @@ def test_only_one_top_level_name(wheel: Path) -> None:
 
 def test_data_folders_are_inside(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    for folder in ("agents", "profiles", "patches", "migrations"):
-        here = {str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    for place in ("agents", "profiles", "patches", "migrations", "tests/judge_corpus"):
+        files = [path for path in (ROOT / place).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+        folder = Path(place).name
+        here = {str(Path(folder) / path.relative_to(ROOT / place)) for path in files}
         assert here
         assert here == {name.removeprefix("llm4llm/_assets/") for name in names if name.startswith(f"llm4llm/_assets/{folder}/")}
 
