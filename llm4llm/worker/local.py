@@ -10,7 +10,7 @@ from llm4llm.settings import Settings
 from llm4llm.stages.tools import Progress
 from llm4llm.store import open_store
 from llm4llm.worker.folder import settle
-from llm4llm.worker.held import Station, hand_back, run_held
+from llm4llm.worker.held import Station, Walk, hand_back, run_held
 from llm4llm.worker.identity import gone, new_holder
 from llm4llm.worker.keeping import new_hold
 from llm4llm.worker.lock import job_lock
@@ -19,7 +19,7 @@ from llm4llm.worker.signals import orderly_end
 from llm4llm.worker.walk import walk
 
 
-def run_job(job_id: str, settings: Settings, progress: Progress) -> Job:
+def run_job(job_id: str, settings: Settings, progress: Progress, walk: Walk = walk) -> Job:
     """The job at its end, from wherever it was; one that has ended is returned as it is.
 
     UnknownJob if there is none, JobNotResumable while another process runs it. KeyboardInterrupt (SIGINT, SIGTERM, SIGHUP) and InfraError

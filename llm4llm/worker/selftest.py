@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -31,6 +32,7 @@ from llm4llm.stages.verdict.judging import KeptJudge
 from llm4llm.store import Queue, open_store
 from llm4llm.worker.judge import judge_options
 from llm4llm.worker.local import run_job
+from llm4llm.worker.walk import walk
 
 _LABELS: TypeAdapter[dict[str, Label]] = TypeAdapter(dict[str, Label])
 _EXTRACTION_S = 600.0
@@ -74,6 +76,14 @@ class Wanted:
     python: str
     kinds: frozenset[str] = frozenset()  # empty: every kind
     judges: int = 1  # side by side
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """Tasks of one run of the workload; why classes got none."""
+
+    tasks: tuple[Task, ...]
+    refused: dict[str, str]
 
 
 @dataclass
@@ -124,7 +134,7 @@ class _Answers:
             self._told(one, self._expected - len(self.found))
 
 
-def _tasks(corpus: Corpus, dtype: Dtype, python: str, home: Path) -> tuple[Task, ...]:
+def _tasks(corpus: Corpus, dtype: Dtype, python: str, home: Path) -> _Recorded:
     """The tasks of the corpus's workload, extracted by a job of its own."""
     settings = Settings(home=home, database_url=f"sqlite:///{home / 'selftest.sqlite3'}", blob_root=str(home / "blobs"))
     request = Request(
@@ -141,22 +151,23 @@ def _tasks(corpus: Corpus, dtype: Dtype, python: str, home: Path) -> tuple[Task,
     store = open_store(settings.database, settings.blobs)
     try:
         job = submit(request, store, SystemClock(), random.Random(), Queue.FOREGROUND)  # noqa: S311 (ids, not secrets)
-        ended = run_job(job.id, settings, _unheard)
-        selection = store.stages.results(job.id).task
+        ended = run_job(job.id, settings, _unheard, partial(walk, min_share=0.0))
+        results = store.stages.results(job.id)
     finally:
         store.close()
-    if selection is None or not selection.tasks:
-        why = ended.reason.text if ended.reason else "it has no module that could be replaced"
-        raise BadCorpus(str(corpus.folder), f"its workload gave no tasks ({why})")
-    return selection.tasks
+    if results.task is None or results.profile is None:
+        raise BadCorpus(str(corpus.folder), f"its workload gave no tasks ({ended.reason.text if ended.reason else 'it was not profiled'})")
+    names = {spot.id: spot.module_class.rpartition(".")[2] for spot in results.profile.hotspots}
+    return _Recorded(results.task.tasks, {names[spot]: reason.text for spot, reason in results.task.skipped.items()})
 
 
 def _unheard(event: Event) -> None:
     pass
 
 
-def _add(plan: _Plan, corpus: Corpus, wanted: Wanted, dtype: Dtype, tasks: tuple[Task, ...]) -> None:
+def _add(plan: _Plan, corpus: Corpus, wanted: Wanted, dtype: Dtype, recorded: _Recorded) -> None:
     """Assign candidates to tasks; BadCorpus for a class that the workload does not run."""
+    tasks = recorded.tasks
     device = next((task.device for task in tasks if task.device != "cpu"), "cpu")
     plan.device = device
     groups: dict[str, tuple[Task, list[str]]] = {}
@@ -170,7 +181,8 @@ def _add(plan: _Plan, corpus: Corpus, wanted: Wanted, dtype: Dtype, tasks: tuple
             task for task in tasks if task.module_class.rpartition(".")[2] == label.target and task.phase in (label.phases or (task.phase,))
         ]
         if not fitting:
-            raise BadCorpus(str(corpus.folder), f"its workload gave no task for {label.target}, which {name} replaces")
+            why = recorded.refused.get(label.target, "it is not called there")
+            raise BadCorpus(str(corpus.folder), f"its workload gave no task for {label.target}, which {name} replaces: {why}")
         task = max(fitting, key=lambda one: one.calls)
         groups.setdefault(task.id, (task, []))[1].append(name)
     plan.groups += [(dtype, task, names) for task, names in groups.values()]

@@ -11,6 +11,7 @@ from llm4llm.pipeline.steps import Plan
 from llm4llm.sandbox import Files, Limits
 from llm4llm.schema.job import Job, JobStatus, Request
 from llm4llm.schema.reason import Reason
+from llm4llm.stages.task.run import MIN_SHARE
 from llm4llm.stages.tools import Tools
 from llm4llm.worker.confirm import Confirmation
 from llm4llm.worker.device import device_name
@@ -25,8 +26,8 @@ _PROCESSES = 256  # of an uploaded script, threads not counted
 _MEMORY_SHARE = 0.9  # of the machine's: the rest keeps the machine answering
 
 
-def walk(job: Job, held: Held) -> Job:
-    """The job at its end; see `advance` for what passes on instead."""
+def walk(job: Job, held: Held, min_share: float = MIN_SHARE) -> Job:
+    """The job at its end; see `advance` for what passes on instead. `min_share`: of the workload, for a hotspot to be looked at."""
     limits, files = _limits(job.request, held), _files(job.request, held)  # by the request as it came: once laid out, its paths are ours
     try:
         job = prepare(job, held.folder, held.store)
@@ -36,8 +37,9 @@ def walk(job: Job, held: Held) -> Job:
         return end(job, Ending(JobStatus.FAILED, Reason(code=error.code, text=str(error))), held.store, held.clock, held.progress)
     host = LiveHost(held.sandbox, HostSetting(job, held.folder, limits, held.settings.script_time_limit_s, files))
     judge = JobJudge(held.sandbox, job, held.folder)
+    plan = Plan(seeds=seeds(), resolve_target=resolve_target, min_share=min_share)
     try:
-        return advance(job.id, held.store, _tools(job, held, host, judge), Plan(seeds=seeds(), resolve_target=resolve_target))
+        return advance(job.id, held.store, _tools(job, held, host, judge), plan)
     finally:
         judge.close()
         host.close()
