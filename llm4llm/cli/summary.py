@@ -25,6 +25,8 @@ def summary(report: dict[str, Any], folder: Path) -> Iterator[str]:
         yield f"  {spot['status']:<9} {spot['module_class']} ({spot['phase']}, {100 * spot['share']:.0f} %): {reason}"
     if len(spots) > _HOTSPOTS_SHOWN:
         yield f"  and {len(spots) - _HOTSPOTS_SHOWN} smaller ones, see the report"
+    for note in report["notes"]:
+        yield f"note: {note['text']}"
     yield f"report: {folder / 'report.html'}"
     if report["bundle"] is not None:
         yield f"bundle: {folder / BUNDLE}"

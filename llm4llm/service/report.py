@@ -7,6 +7,7 @@ from llm4llm.schema.acceptance import Acceptance, Trialled
 from llm4llm.schema.candidate import Candidate
 from llm4llm.schema.episode import Trial
 from llm4llm.schema.job import Job
+from llm4llm.schema.reason import Reason
 from llm4llm.schema.results import Results
 from llm4llm.service.outcome import outcome
 from llm4llm.store import Store
@@ -25,7 +26,7 @@ def job_report(store: Store, job_id: str) -> dict[str, Any]:
         "job": _job(job, results),
         "environment": results.capture.environment.model_dump(mode="json") if results.capture else None,
         "script": results.capture.end.model_dump(mode="json") if results.capture else None,
-        "notes": [note.model_dump(mode="json") for note in results.capture.notes] if results.capture else [],
+        "notes": [note.model_dump(mode="json") for note in (*(results.capture.notes if results.capture else ()), *contradictions(results))],
         "drivers": [driver.model_dump(mode="json") for driver in results.capture.drivers] if results.capture else [],
         "hotspots": _hotspots(job, results, tried),
         "profile_method": results.profile.method if results.profile else "",
@@ -35,6 +36,21 @@ def job_report(store: Store, job_id: str) -> dict[str, Any]:
         "bundle": results.bundle.bundle.model_dump(mode="json") if results.bundle and results.bundle.bundle else None,
         "spend": _spend(job, store),
     }
+
+
+def contradictions(results: Results) -> tuple[Reason, ...]:
+    """Where two measurements of one job can't both hold; said, so that nobody has to find it."""
+    if results.acceptance is None or results.profile is None or results.acceptance.together is None:
+        return ()
+    timing, kept = results.acceptance.together.timing, {(patch.root, patch.phase, patch.paths) for patch in results.acceptance.kept}
+    share = sum(spot.share for spot in results.profile.hotspots if (spot.root, spot.phase, spot.paths) in kept)
+    if not kept or timing is None or timing.ci95 is None or share >= 1.0 or timing.ci95[0] <= 1.0 / (1.0 - share):
+        return ()
+    text = (
+        f"the gain in place (at least {timing.ci95[0]:.2f}x) is more than {share:.0%} of the profiled time could bring"
+        f" ({1.0 / (1.0 - share):.2f}x): the machine worked at another pace meanwhile; go by the paired measurement"
+    )
+    return (Reason(code="gain_beyond_profile", text=text),)
 
 
 def _job(job: Job, results: Results) -> dict[str, Any]:

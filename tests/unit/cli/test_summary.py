@@ -21,6 +21,7 @@ def report(**changes: Any) -> dict[str, Any]:
         "accepted": [patch],
         "end_to_end": {"decision": "accepted", "speedup": 2.5, "ci95": [2.25, 2.75]},
         "bundle": {"sha256": "0"},
+        "notes": [],
         **changes,
     }
 
@@ -32,6 +33,11 @@ def test_an_accepted_job_tells_gain_patches_and_how_to_use_them() -> None:
     assert "  skipped   Block11 (decode, 11 %): too small" in lines
     assert "  and 4 smaller ones, see the report" in lines
     assert lines[-1] == "use it: llm4llm run --bundle /out/bundle.zip /s/run.py -- --word 'a b'"
+
+
+def test_notes_are_told() -> None:
+    note = {"code": "gain_beyond_profile", "text": "another pace"}
+    assert "note: another pace" in list(summary(report(notes=[note]), Path("/out")))
 
 
 def test_a_job_without_a_patch_says_why() -> None:

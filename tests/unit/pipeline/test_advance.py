@@ -59,6 +59,15 @@ def test_a_job_that_ends_in_an_accepted_patch(world: World) -> None:
     assert world.store.events.of(job.id)[-1].text == world.events[-1].text
 
 
+@pytest.mark.parametrize(("share", "told"), [(0.8, []), (0.4, ["gain_beyond_profile"])])
+def test_a_gain_that_the_profile_does_not_allow_is_told(world: World, share: float, told: list[str]) -> None:
+    world.host.hotspots = [spot("Slow", share), spot("Other", 0.1)]
+    job = world.advance(world.submit())
+    report = job_report(world.store, job.id)
+    assert report["end_to_end"]["decision"] == "accepted"
+    assert [note["code"] for note in report["notes"]] == told
+
+
 def test_a_job_that_has_ended_is_left_as_it_is(world: World) -> None:
     job = world.advance(world.submit())
     asked = list(world.host.asked)
