@@ -79,7 +79,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class _Recorded:
+class Recorded:
     """Tasks of one run of the workload; why classes got none."""
 
     tasks: tuple[Task, ...]
@@ -105,7 +105,7 @@ def selftest(corpus: Corpus, wanted: Wanted, heard: Callable[[Heard, int], None]
         home = Path(scratch)
         plan = _Plan()
         for dtype in wanted.dtypes:
-            _add(plan, corpus, wanted, dtype, _tasks(corpus, dtype, wanted.python, home))
+            _add(plan, corpus, wanted, dtype, recorded_tasks(corpus, dtype, wanted.python, home))
         answers = _Answers(sum(len(names) for _, _, names in plan.groups), heard)
         with Sandbox(home) as sandbox, ThreadPoolExecutor(max(1, wanted.judges)) as pool:
             waiting = [pool.submit(_judged, corpus, wanted.python, sandbox, home, group, answers.add) for group in plan.groups]
@@ -134,7 +134,7 @@ class _Answers:
             self._told(one, self._expected - len(self.found))
 
 
-def _tasks(corpus: Corpus, dtype: Dtype, python: str, home: Path) -> _Recorded:
+def recorded_tasks(corpus: Corpus, dtype: Dtype, python: str, home: Path) -> Recorded:
     """The tasks of the corpus's workload, extracted by a job of its own."""
     settings = Settings(home=home, database_url=f"sqlite:///{home / 'selftest.sqlite3'}", blob_root=str(home / "blobs"))
     request = Request(
@@ -158,14 +158,14 @@ def _tasks(corpus: Corpus, dtype: Dtype, python: str, home: Path) -> _Recorded:
     if results.task is None or results.profile is None:
         raise BadCorpus(str(corpus.folder), f"its workload gave no tasks ({ended.reason.text if ended.reason else 'it was not profiled'})")
     names = {spot.id: spot.module_class.rpartition(".")[2] for spot in results.profile.hotspots}
-    return _Recorded(results.task.tasks, {names[spot]: reason.text for spot, reason in results.task.skipped.items()})
+    return Recorded(results.task.tasks, {names[spot]: reason.text for spot, reason in results.task.skipped.items()})
 
 
 def _unheard(event: Event) -> None:
     pass
 
 
-def _add(plan: _Plan, corpus: Corpus, wanted: Wanted, dtype: Dtype, recorded: _Recorded) -> None:
+def _add(plan: _Plan, corpus: Corpus, wanted: Wanted, dtype: Dtype, recorded: Recorded) -> None:
     """Assign candidates to tasks; BadCorpus for a class that the workload does not run."""
     tasks = recorded.tasks
     device = next((task.device for task in tasks if task.device != "cpu"), "cpu")
