@@ -1,6 +1,5 @@
 """One thread per child: keeps the end of what it prints and ends its group when it uses more than its limits."""
 
-import contextlib
 import os
 import select
 import threading
@@ -9,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from llm4llm.kit import members, proportional_bytes, resident_bytes, sessions_of
+from llm4llm.sandbox.disk import Unmeasurable, used_bytes
 from llm4llm.sandbox.spec import Limits
 
 _TAIL_BYTES = 32 * 1024
 _MEMORY_POLL_S = 0.25
 # a look at every process of the machine: 1 to 10 ms
 _FAMILY_POLL_S = 1.0
+_REST = 4.0  # times as long as the last look took
 
 
 class Watch:
@@ -73,9 +74,11 @@ class Watch:
                 continue
             memory_at = now + _MEMORY_POLL_S
             whole = now >= family_at
-            if whole:
-                family_at = now + _FAMILY_POLL_S
             breach = self._breach(now, whole)
+            if whole:
+                # a look at a million files takes seconds, in which memory is not looked at
+                ready_at = time.monotonic()
+                family_at = ready_at + max(_FAMILY_POLL_S, _REST * (ready_at - now))
             if breach is not None:
                 watching = False
                 self._end(*breach)
@@ -111,8 +114,8 @@ class Watch:
             self.sessions |= sessions_of(found)
             if len(found) > limits.processes:
                 return "processes", f"it started more than {limits.processes} processes"
-        if whole and limits.disk_bytes is not None and used_bytes(limits.disk_folders) > limits.disk_bytes:
-            return "disk", f"it wrote more than {limits.disk_bytes / 2**20:,.0f} MiB"
+        if whole and limits.disk_bytes is not None:
+            return _disk_breach(limits.disk_folders, limits.disk_bytes)
         return None
 
     def _memory_bytes(self, whole: bool) -> int:
@@ -133,15 +136,9 @@ def _leader_bytes(pid: int) -> int:
         return 0
 
 
-def used_bytes(folders: tuple[Path, ...]) -> int:
-    """Bytes on disk of everything below some folders; what goes away meanwhile counts nothing."""
-    total, waiting = 0, [str(folder) for folder in folders]
-    while waiting:
-        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                with contextlib.suppress(OSError):
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                    else:
-                        total += 512 * entry.stat(follow_symlinks=False).st_blocks
-    return total
+def _disk_breach(folders: tuple[Path, ...], most: int) -> tuple[str, str] | None:
+    try:
+        used = used_bytes(folders, most)
+    except Unmeasurable as error:
+        return "disk", str(error)
+    return ("disk", f"it wrote more than {most / 2**20:,.0f} MiB") if used > most else None

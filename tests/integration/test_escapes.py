@@ -162,3 +162,17 @@ def test_forking_past_the_limit_ends_the_whole_family(home: Path) -> None:
         while members(many.pid) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert members(many.pid) == []
+
+
+@pytest.mark.parametrize(
+    ("operation", "payload", "reason"),
+    [("dig", {"levels": 150}, "100 levels"), ("touch", {"folder": ".", "count": 4000}, "more than 10 MiB")],
+)
+def test_names_fill_the_disk_as_well(home: Path, operation: str, payload: dict[str, object], reason: str) -> None:
+    mine = home / "jobs" / "mine"
+    with Sandbox(home) as sandbox:
+        limits = Limits(disk_bytes=10 << 20, disk_folders=(mine,), network=False)
+        answer = sandbox.start(spec(home, limits, Files(sandbox.hidden, (mine,), (mine,)))).request(operation, payload, 60)
+    assert isinstance(answer, Failed)
+    assert answer.kind == "disk"
+    assert reason in answer.reason

@@ -81,6 +81,21 @@ def fork(count: int) -> str:
     return "forked"
 
 
+def dig(levels: int) -> str:
+    for _ in range(levels):
+        os.mkdir("d")
+        os.chdir("d")
+    time.sleep(600)
+    return "dug"
+
+
+def touch(folder: str, count: int) -> str:
+    for number in range(count):
+        open(f"{folder}/{number}", "wb").close()
+    time.sleep(600)
+    return "touched"
+
+
 def main() -> None:
     channel = Channel.inherited()
     for operation, payload in channel.requests():
