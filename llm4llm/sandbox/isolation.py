@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from functools import cache
 
-from llm4llm.sandbox.landlock import abi
+from llm4llm.launcher.landlock import abi
 
 _PROBE_TIMEOUT_S = 5.0
 

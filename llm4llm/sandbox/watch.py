@@ -21,8 +21,9 @@ _REST = 4.0  # times as long as the last look took
 class Watch:
     """Drains a pipe and enforces wall time, memory, disk and process count; `end(kind, reason)` is called once, from the thread."""
 
-    def __init__(self, group: int, output_fd: int, limits: Limits, end: Callable[[str, str], None]) -> None:
-        self._group = group
+    def __init__(self, family: tuple[int, int], output_fd: int, limits: Limits, end: Callable[[str, str], None]) -> None:
+        """`family`: its head, and the child itself."""
+        self._group, self._first = family
         self._output_fd = output_fd
         self._limits = limits
         self._end = end
@@ -31,7 +32,7 @@ class Watch:
         self.sessions: frozenset[int] = frozenset()  # made within the family, as far as they were seen
         self._lock = threading.Lock()
         self._stop_read, self._stop_write = os.pipe()
-        self._thread = threading.Thread(target=self._run, name=f"watch-{group}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"watch-{self._group}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -112,23 +113,23 @@ class Watch:
         if whole and limits.processes is not None:
             found = members(self._group)
             self.sessions |= sessions_of(found)
-            if len(found) > limits.processes:
+            if len(found) - 1 > limits.processes:  # its head is ours
                 return "processes", f"it started more than {limits.processes} processes"
         if whole and limits.disk_bytes is not None:
             return _disk_breach(limits.disk_folders, limits.disk_bytes)
         return None
 
     def _memory_bytes(self, whole: bool) -> int:
-        """Resident memory: of the leader alone four times a second, of the whole family once a second."""
+        """Resident memory: of the child alone four times a second, of the whole family once a second."""
         assert self._limits.memory_bytes is not None
-        held = resident_bytes(self._group) if whole else _leader_bytes(self._group)
+        held = resident_bytes(self._group) if whole else _bytes_of(self._first)
         if held > self._limits.memory_bytes:
             # pages shared between forks were counted more than once: ask again, precisely
             return proportional_bytes(self._group)
         return held
 
 
-def _leader_bytes(pid: int) -> int:
+def _bytes_of(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

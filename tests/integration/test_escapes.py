@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from llm4llm.kit import members
+from llm4llm.launcher.landlock import abi
 from llm4llm.sandbox import Child, ChildSpec, Failed, Files, Limits, Ok, Sandbox
 
 CHILDREN = Path(__file__).parent / "sandbox_children"
@@ -162,6 +163,95 @@ def test_forking_past_the_limit_ends_the_whole_family(home: Path) -> None:
         while members(many.pid) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert members(many.pid) == []
+
+
+def gone(pid: int) -> bool:
+    return not os.path.exists(f"/proc/{pid}")
+
+
+def test_nothing_of_its_environment_or_folder_counts_before_it_is_confined(child: Child) -> None:
+    head = Path(f"/proc/{child.pid}")
+    assert [one.partition("=")[0] for one in (head / "environ").read_text().split("\0") if one] == ["LLM4LLM_PARENT"]
+    assert os.readlink(head / "cwd") == "/"
+    assert "mine" not in (head / "cmdline").read_text()
+
+
+def test_the_dynamic_linker_takes_up_its_code_after_it_was_confined(home: Path) -> None:
+    mine = home / "jobs" / "mine"
+    with Sandbox(home) as sandbox:
+        there = spec(home, Limits(network=False), Files(sandbox.hidden, (mine,), (mine,)))
+        there.environment["LD_PRELOAD"] = "no-such.so"
+        preloading = sandbox.start(there)
+        assert said(preloading, "write", path=str(mine / "output.txt")) == "written"
+        preloading.kill()
+    # said by every program that starts with this variable
+    assert preloading.stderr_tail().count("cannot be preloaded") == 1
+
+
+def test_a_program_of_its_own_is_started_after_it_was_confined(home: Path, tmp_path: Path) -> None:
+    mine = home / "jobs" / "mine"
+    (mine / "python").write_text(f"#!/bin/sh\necho mine > {mine}/ran; echo theirs > {tmp_path}/left.txt; exit 7\n")
+    (mine / "python").chmod(0o755)
+    with Sandbox(home) as sandbox:
+        found = ChildSpec(
+            "escaping",
+            "python",
+            mine,
+            environment={"PATH": ".:/usr/bin:/bin"},
+            limits=Limits(network=False),
+            files=Files(sandbox.hidden, (mine,), (mine,)),
+            channel=False,
+        )
+        assert sandbox.start(found).wait(30) == 7
+    assert (mine / "ran").read_text() == "mine\n"
+    assert not (tmp_path / "left.txt").exists()
+
+
+@pytest.mark.parametrize("peacefully", [True, False])
+def test_a_daemon_ends_with_its_job(child: Child, peacefully: bool) -> None:
+    daemon = int(said(child, "daemon", command=["/bin/sleep", "600"]))
+    assert not gone(daemon)
+    assert daemon in {member.pid for member in members(child.pid)}
+    assert (child.close() == 0) if peacefully else (child.kill() < 0)
+    assert gone(daemon)
+
+
+@pytest.mark.parametrize("peacefully", [True, False])
+def test_a_process_that_never_stays_the_same_ends_with_its_job(child: Child, home: Path, peacefully: bool) -> None:
+    mark = home / "jobs" / "mine" / "mark"
+    assert said(child, "hop", path=str(mark)) == "hopping"
+    time.sleep(0.3)
+    assert mark.exists()
+    child.close() if peacefully else child.kill()
+    size = mark.stat().st_size
+    time.sleep(0.3)
+    assert mark.stat().st_size == size
+
+
+def test_daemons_are_counted(home: Path) -> None:
+    mine = home / "jobs" / "mine"
+    with Sandbox(home) as sandbox:
+        limits = Limits(processes=12, memory_bytes=200 << 20, network=False)
+        answers = [
+            sandbox.start(spec(home, limits, Files(sandbox.hidden, (mine,), (mine,)))).request(operation, payload, 120)
+            for operation, payload in (("daemons", {"count": 20}), ("hungry_daemon", {"mebibytes": 250}))
+        ]
+    assert [answer.kind for answer in answers if isinstance(answer, Failed)] == ["processes", "oom"]
+
+
+def test_a_child_does_not_reach_the_head_of_its_family(child: Child) -> None:
+    if abi() < 6:
+        pytest.skip("this kernel's Landlock knows no scopes")
+    assert int(said(child, "head")) == child.pid
+    assert said(child, "kill_head") == "PermissionError"
+    assert said(child, "read", path=f"/proc/{child.pid}/environ") == "PermissionError"
+
+
+def test_limits_of_the_kernel_hold_before_it_runs(home: Path) -> None:
+    mine = home / "jobs" / "mine"
+    with Sandbox(home) as sandbox:
+        limited = sandbox.start(spec(home, Limits(file_bytes=1 << 20, network=False), Files(sandbox.hidden, (mine,), (mine,))))
+        assert said(limited, "kernel_limits") == "(0, 0) (1048576, 1048576)"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A child that tries what it may not do, and says how far it got."""
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -79,6 +80,60 @@ def fork(count: int) -> str:
             os._exit(0)
     time.sleep(600)
     return "forked"
+
+
+def daemon(command: list[str]) -> str:
+    """The number of a process in a session of its own, whose parent has ended, and that has nothing of our environment."""
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.write(writer, str(os.getpid()).encode())
+            os.execve(command[0], command, {})
+        os._exit(0)
+    os.wait()
+    return os.read(reader, 20).decode()
+
+
+def daemons(count: int) -> str:
+    for _ in range(count):
+        daemon(["/bin/sleep", "600"])
+    time.sleep(600)
+    return "there"
+
+
+def hungry_daemon(mebibytes: int) -> str:
+    daemon([sys.executable, "-c", f"held = b'x' * ({mebibytes} << 20); import time; time.sleep(600)"])
+    time.sleep(600)
+    return "fed"
+
+
+def hop(path: str) -> str:
+    """A process that ends as soon as it has started its successor, which makes a session of its own; it leaves its mark each time."""
+    if os.fork() == 0:
+        os.close(1)
+        os.close(2)
+        os.closerange(3, 100)
+        while True:
+            if os.fork() != 0:
+                os._exit(0)
+            os.setsid()
+            with open(path, "a") as file:
+                file.write(".")
+    return "hopping"
+
+
+def head() -> str:
+    return str(os.getppid())
+
+
+def kill_head() -> str:
+    os.kill(os.getppid(), signal.SIGKILL)
+    return "killed"
+
+
+def kernel_limits() -> str:
+    return f"{resource.getrlimit(resource.RLIMIT_CORE)} {resource.getrlimit(resource.RLIMIT_FSIZE)}"
 
 
 def dig(levels: int) -> str:
