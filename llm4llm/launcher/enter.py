@@ -2,7 +2,7 @@
 
 Started with -I -S, in / and with nothing of the child's environment: a loader that obeys the child's variables, or that finds files in
 the child's folder, would run the child's code before it is confined. All that it has to know comes as JSON in a file without a name:
-`command`, `environment` and `folder` of the program, `file_bytes` (or null) and `files` for Landlock (or null).
+`command`, `environment` and `folder` of the program, `file_bytes` (or null), `files` for Landlock (or null) and `calls` (to filter them).
 
     enter.py ORDER STATUS LINE
 
@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from llm4llm.launcher import family
 from llm4llm.launcher.calls import SET_DEATH_SIGNAL, NotConfined, give_up_privileges, libc
 from llm4llm.launcher.landlock import restrict
+from llm4llm.launcher.seccomp import refuse_calls
 
 EXIT_NOT_CONFINED, EXIT_NOT_STARTED = 125, 126
 _PARENT_VARIABLE = "LLM4LLM_PARENT"  # see llm4llm.sandbox.start; the child's parent is the head of its family
@@ -57,7 +58,7 @@ def _become(order: dict[str, Any], status: int) -> NoReturn:
     if (most := order["file_bytes"]) is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     try:
-        _confine(order["files"])
+        _confine(order["files"], order["calls"])
     except NotConfined as error:
         sys.stderr.write(f"this process can't be confined: {error}\n")
         sys.stderr.flush()
@@ -73,8 +74,11 @@ def _become(order: dict[str, Any], status: int) -> NoReturn:
     os._exit(EXIT_NOT_STARTED)
 
 
-def _confine(files: dict[str, Any] | None) -> None:
+def _confine(files: dict[str, Any] | None, calls: bool) -> None:
+    if files is not None or calls:
+        give_up_privileges()
     if files is not None:
         hidden, visible, writable = ([Path(path) for path in files[name]] for name in ("hidden", "visible", "writable"))
-        give_up_privileges()
         restrict(hidden, visible, writable, files["network"], files["pinned"])
+    if calls:
+        refuse_calls()

@@ -181,6 +181,7 @@ class Sandbox:
             "folder": os.path.abspath(spec.working_directory),
             "file_bytes": spec.limits.file_bytes,
             "files": self._files(spec),
+            "calls": self._confined(spec) and isolation().calls,
         }
 
     def _confined(self, spec: ChildSpec) -> bool:

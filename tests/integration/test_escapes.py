@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from llm4llm.kit import members
+from llm4llm.launcher import seccomp
 from llm4llm.launcher.landlock import abi
 from llm4llm.sandbox import Child, ChildSpec, Failed, Files, Limits, Ok, Sandbox
 
@@ -205,6 +207,68 @@ def test_a_program_of_its_own_is_started_after_it_was_confined(home: Path, tmp_p
         assert sandbox.start(found).wait(30) == 7
     assert (mine / "ran").read_text() == "mine\n"
     assert not (tmp_path / "left.txt").exists()
+
+
+needs_filter = pytest.mark.skipif(not seccomp.available(), reason="this kernel takes no filters of system calls")
+COLUMN = list(seccomp._ARCHITECTURES).index(os.uname().machine) if seccomp.available() else 0
+
+
+@needs_filter
+def test_nobody_elses_limits_are_changed(child: Child) -> None:
+    with subprocess.Popen(["sleep", "600"]) as bystander:
+        try:
+            for pid in (bystander.pid, os.getpid(), child.pid):
+                assert said(child, "limit", pid=pid) == "PermissionError"
+            assert bystander.poll() is None
+        finally:
+            bystander.kill()
+    assert said(child, "limit_itself") == "300"
+
+
+@needs_filter
+@pytest.mark.parametrize("name", sorted(seccomp._REFUSED))
+def test_calls_that_no_script_needs_are_refused(child: Child, name: str) -> None:
+    assert said(child, "call", number=seccomp._REFUSED[name][COLUMN], arguments=[0] * 6) == "PermissionError"
+
+
+@needs_filter
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("prlimit64", [1, 7, 0, 0]),
+        ("setpriority", [0, 1, 19]),
+        ("setpriority", [1, 0, 19]),
+        ("setpriority", [2, 0, 19]),
+        ("ioprio_set", [1, 1, 0]),
+        ("ioprio_set", [3, 0, 0]),
+        ("migrate_pages", [1, 0, 0, 0]),
+        ("move_pages", [1, 0, 0, 0, 0, 0]),
+    ],
+)
+def test_calls_that_reach_others_are_refused(child: Child, name: str, arguments: list[int]) -> None:
+    assert said(child, "call", number=seccomp._ON_ITSELF[name][0][COLUMN], arguments=arguments) == "PermissionError"
+
+
+@needs_filter
+@pytest.mark.parametrize("flag", [0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000])
+def test_no_namespace_is_made(child: Child, flag: int) -> None:
+    assert said(child, "call", number=seccomp._UNSHARE[COLUMN], arguments=[flag]) == "PermissionError"
+    if flag != 0x80:
+        assert said(child, "call", number=seccomp._CLONE[COLUMN], arguments=[flag | 17, 0, 0, 0, 0]) == "PermissionError"
+
+
+@needs_filter
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="other ways to ask for the same are x86's")
+def test_other_ways_to_ask_for_the_same_are_shut(child: Child) -> None:
+    assert said(child, "call", number=0x40000000 | 302, arguments=[1, 7, 0, 0]) == "PermissionError"
+    assert said(child, "call_as_i386", number=20) == "-1"  # getpid
+
+
+@needs_filter
+def test_what_ordinary_scripts_do_works(home: Path) -> None:
+    with tempfile.TemporaryDirectory() as short, Sandbox(home) as sandbox:  # names of sockets are at most 100 bytes long
+        ordinary = sandbox.start(spec(home, Limits(network=False), Files(sandbox.hidden, (Path(short),), (Path(short),))))
+        assert said(ordinary, "workers", folder=short) == "[0, 1, 2, 3, 4, 5, 6, 7] [1, 2] said"
 
 
 @pytest.mark.parametrize("peacefully", [True, False])

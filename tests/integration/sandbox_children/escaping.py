@@ -1,5 +1,7 @@
 """A child that tries what it may not do, and says how far it got."""
 
+import ctypes
+import mmap
 import os
 import resource
 import signal
@@ -132,8 +134,35 @@ def kill_head() -> str:
     return "killed"
 
 
+def limit(pid: int) -> str:
+    resource.prlimit(pid, resource.RLIMIT_CPU, (1, 1))
+    return "limited"
+
+
+def limit_itself() -> str:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+    os.nice(1)
+    return str(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
 def kernel_limits() -> str:
     return f"{resource.getrlimit(resource.RLIMIT_CORE)} {resource.getrlimit(resource.RLIMIT_FSIZE)}"
+
+
+def call(number: int, arguments: list[int]) -> str:
+    """A system call by its number."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(ctypes.c_long(number), *map(ctypes.c_long, arguments)) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return "done"
+
+
+def call_as_i386(number: int) -> str:
+    """By the gate of 32-bit programs: mov eax, NUMBER; int 0x80; ret."""
+    page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    page.write(b"\xb8" + number.to_bytes(4, "little") + b"\xcd\x80\xc3")
+    start = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    return str(ctypes.CFUNCTYPE(ctypes.c_int)(start)())
 
 
 def dig(levels: int) -> str:
@@ -149,6 +178,20 @@ def touch(folder: str, count: int) -> str:
         open(f"{folder}/{number}", "wb").close()
     time.sleep(600)
     return "touched"
+
+
+def workers(folder: str) -> str:
+    """What ordinary scripts do: torch's workers, a pool of processes, a thread, and a program."""
+    import multiprocessing
+
+    from torch.utils.data import DataLoader
+
+    os.environ["TMPDIR"] = folder
+    loaded = [int(number) for batch in DataLoader(list(range(8)), batch_size=2, num_workers=2) for number in batch]
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        doubled = pool.map(abs, [-1, -2])
+    printed = subprocess.run(["/bin/echo", "said"], capture_output=True, text=True, check=True).stdout.strip()
+    return f"{loaded} {doubled} {printed}"
 
 
 def main() -> None:
