@@ -29,7 +29,8 @@ _SCOPES = 0b11  # abstract UNIX sockets and signals of processes outside
 
 _OWN_THREADS = Path("/proc/self/task")
 _DEV = Path("/dev")
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "dri")
+# no terminals, no disks, nothing of the kernel's: a job could write on the operator's terminal. /dev/fd and /dev/stdout are links
+_DEVICES = ("null", "zero", "full", "random", "urandom", "shm", "dri", "kfd", "dxg")
 
 
 @cache
@@ -41,9 +42,9 @@ def abi() -> int:
 def restrict(
     hidden: Sequence[Path], visible: Sequence[Path], writable: Sequence[Path], network: bool, pinned: Mapping[str, Sequence[int]]
 ) -> None:
-    """Give up: the content of `hidden` folders except what is `visible`, writing anywhere but below `writable`, TCP unless `network`,
-    signals to other processes, and looking into them (/proc/PID/environ). A path in `pinned` has to be that device and inode, and no link.
-    New privileges have to be given up before. Raises NotConfined.
+    """Give up: the content of `hidden` folders except what is `visible`, devices but for a few, writing anywhere but below `writable`,
+    TCP unless `network`, signals to other processes, and looking into them (/proc/PID/environ). A path in `pinned` has to be that device
+    and inode, and no link. New privileges have to be given up before. Raises NotConfined.
     """
     version = abi()
     if version == 0:
@@ -57,7 +58,7 @@ def restrict(
     packed = struct.pack(f"={len(attributes)}Q", *attributes)
     ruleset = checked(libc().syscall(_CREATE_RULESET, packed, len(packed), 0), "no ruleset")
     try:
-        for path in (*_everything_but([path.resolve() for path in hidden]), *visible):
+        for path in (*_everything_but([_DEV, *(path.resolve() for path in hidden)]), *visible):
             _allow(ruleset, path, _READ & handled, pinned.get(str(path)))
         for path in (*writable, *_devices()):
             _allow(ruleset, path, handled & ~(_MAKE_CHAR | _MAKE_BLOCK), pinned.get(str(path)))

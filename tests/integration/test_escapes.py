@@ -1,6 +1,7 @@
 """What a confined child tries, and what becomes of it."""
 
 import os
+import pty
 import socket
 import subprocess
 import sys
@@ -269,6 +270,23 @@ def test_what_ordinary_scripts_do_works(home: Path) -> None:
     with tempfile.TemporaryDirectory() as short, Sandbox(home) as sandbox:  # names of sockets are at most 100 bytes long
         ordinary = sandbox.start(spec(home, Limits(network=False), Files(sandbox.hidden, (Path(short),), (Path(short),))))
         assert said(ordinary, "workers", folder=short) == "[0, 1, 2, 3, 4, 5, 6, 7] [1, 2] said"
+
+
+def test_no_terminal_and_no_disk_is_there(child: Child) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        name = os.ttyname(theirs)
+        for operation in ("read", "append", "write"):
+            assert said(child, operation, path=name) == "PermissionError"
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    for path in ("/dev/ptmx", "/dev/tty", "/dev/kmsg", "/dev/vda", "/dev/vcs"):
+        if os.path.exists(path):
+            assert said(child, "append", path=path) == "PermissionError", path
+    assert said(child, "listed", path="/dev") == "PermissionError"
+    assert said(child, "write", path="/dev/full") == "OSError"
+    assert said(child, "append", path="/dev/stderr") == "opened"
 
 
 @pytest.mark.parametrize("peacefully", [True, False])
