@@ -6,14 +6,14 @@ import resource
 import signal
 
 _PR_SET_PDEATHSIG = 1
-_PARENT_VARIABLE = "LLM4LLM_PARENT"  # set by llm4llm.sandbox.start
+_PARENT_VARIABLE = "LLM4LLM_PARENT"  # set by llm4llm.launcher.enter
 
 
 def confine() -> None:
-    """Stand still when the parent dies, until the guardian has ended the whole family; leave no core dumps.
+    """Stand still when the head of the family dies, until whoever started us has ended the rest of it; leave no core dumps.
 
     Does nothing where the kernel does not know how. Not SIGKILL: what a dead process has started in a session of its own is nobody's
-    child any more, and the guardian could not find it.
+    child any more, and could not be found.
     """
     try:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGSTOP), 0, 0, 0)

@@ -13,24 +13,33 @@ from typing import Any
 from llm4llm.kit import kill_group
 from llm4llm.sandbox.answer import Failed, Ok, OnEvent, exit_text
 from llm4llm.sandbox.channel import ChannelClosed, ChannelTimeout, ParentChannel, ProtocolBroken
+from llm4llm.sandbox.entry import Entry
 from llm4llm.sandbox.spec import Limits
 from llm4llm.sandbox.watch import Watch
 
 _CLOSE_GRACE_S = 5.0
+_HEAD_GRACE_S = 2.0
 _DEATH_GRACE_S = 2.0  # between the end of the channel and the end of the process
 
 
 class Child:
-    """Owned by one thread: the one that started it must outlive it, because the kernel ends a child (PR_SET_PDEATHSIG) with that thread.
+    """For use by one thread, but for `strike`.
 
     Leaving it as a context manager closes it in peace, or kills it if an exception passes.
     """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], channel: ParentChannel | None, limits: Limits, ended: Callable[[int], None]
+        self,
+        process: subprocess.Popen[bytes],
+        channel: ParentChannel | None,
+        limits: Limits,
+        ended: Callable[[int], None],
+        entry: Entry,
+        first: int,
     ) -> None:
         assert process.stderr is not None
-        self.pid = process.pid
+        self.pid = process.pid  # of the head of its family, see launcher/family.py; the child itself is `first`
+        self._entry = entry
         self._process = process
         self._channel = channel
         self._ended = ended
@@ -39,7 +48,7 @@ class Child:
         self._reaped = False
         self._cause: tuple[str, str] | None = None  # why we ended it
         self._requests = 0
-        self._watch = Watch(process.pid, os.dup(process.stderr.fileno()), limits, self._strike)
+        self._watch = Watch((process.pid, first), os.dup(process.stderr.fileno()), limits, self._strike)
         process.stderr.close()
         self._watch.start()
 
@@ -134,7 +143,13 @@ class Child:
                 return
             if self._cause is None and not self._wait(0.0):
                 self._cause = (kind, reason)
-            kill_group(self.pid, also=self._watch.sessions)
+            self._end_family()
+
+    def _end_family(self) -> None:
+        """By its head, which knows everybody; what that leaves, or all if the head was ended itself, as far as we find it."""
+        self._entry.let_go()
+        self._wait(_HEAD_GRACE_S)
+        kill_group(self.pid, also=self._watch.sessions)
 
     def _wait(self, timeout_s: float | None) -> bool:
         """True once the process has ended; it stays a zombie, which keeps its number ours."""
@@ -147,9 +162,10 @@ class Child:
     def _reap(self) -> int:
         with self._lock:
             if not self._reaped:
-                kill_group(self.pid, also=self._watch.sessions)
+                self._end_family()
                 self._process.wait()
                 self._reaped = True
+                self._entry.close()
                 os.close(self._pidfd)
                 self._ended(self.pid)
         self._watch.stop()

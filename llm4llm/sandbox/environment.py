@@ -19,6 +19,8 @@ _PERMITTED = re.compile(
     """,
     re.VERBOSE,
 )
+# the dynamic linker takes code from where they say, before a program's own first line: nobody but the machine's owner may set them
+_LOADER = re.compile(r"LD_\w+")
 _PROXY = re.compile(r"(https?|no|all|ftp)_proxy", re.IGNORECASE)
 # TOKENIZERS_PARALLELISM is no secret
 _SECRET = re.compile(r"KEY|TOKEN(?!IZER)|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|COOKIE|_AUTH|^AUTH|_PAT$", re.IGNORECASE)
@@ -32,7 +34,9 @@ def names_a_secret(name: str) -> bool:
 
 def may_be_given(name: str) -> bool:
     """True for variables that somebody else's script may be given: harmless by name, and nothing named like a secret."""
-    return not names_a_secret(name) and (_PERMITTED.fullmatch(name) or _PROXY.fullmatch(name)) is not None
+    if names_a_secret(name) or _LOADER.fullmatch(name):
+        return False
+    return (_PERMITTED.fullmatch(name) or _PROXY.fullmatch(name)) is not None
 
 
 def own_caches(folder: Path) -> dict[str, str]:

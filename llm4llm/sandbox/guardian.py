@@ -1,7 +1,8 @@
 """A small process that outlives us by a moment: when we are gone, however we went, it ends our children's groups.
 
-PR_SET_PDEATHSIG reaches a child but not the child's own children, and it is lost at exec of a set-user-id program. So children ask to be
-stopped by it (harness/confine.py): a family whose head stands still is complete when the guardian comes to end it.
+A family has a head that ends it when we are gone (launcher/family.py). The guardian ends those whose head could not, and those that run
+in the foreground, which have none. Children ask to be stopped, not killed, when their parent is gone (PR_SET_PDEATHSIG, see
+harness/confine.py): a family whose first member stands still is complete when the guardian comes to end it.
 """
 
 import contextlib
@@ -13,10 +14,12 @@ import threading
 import time
 from pathlib import Path
 
-from llm4llm.kit import kill_group
+from llm4llm.kit import kill_group, members
 from llm4llm.sandbox.bare import bare_python
 
 _LATE_S = (0.0, 0.2, 1.0)
+_HEADS_S = 1.0
+_POLL_S = 0.02
 
 
 class Guardian:
@@ -89,6 +92,9 @@ def main() -> None:
             groups.discard(int(line[1:]))
         else:
             token = ""  # our parent goes in good order: it has named every child
+    deadline = time.monotonic() + _HEADS_S
+    while time.monotonic() < deadline and any(map(members, groups)):
+        time.sleep(_POLL_S)
     for group in groups:
         kill_group(group)
     for pause_s in _LATE_S if token else ():

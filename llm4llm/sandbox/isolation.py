@@ -6,7 +6,8 @@ import subprocess
 from dataclasses import dataclass
 from functools import cache
 
-from llm4llm.sandbox.landlock import abi
+from llm4llm.launcher import seccomp
+from llm4llm.launcher.landlock import abi
 
 _PROBE_TIMEOUT_S = 5.0
 
@@ -18,6 +19,7 @@ class Isolation:
     prefix: tuple[str, ...]  # put before the child's command line
     landlock: int  # version of the kernel's interface, 0 without one
     reason: str
+    calls: bool = False  # whether system calls can be refused
 
     @property
     def level(self) -> str:
@@ -32,7 +34,9 @@ def isolation() -> Isolation:
     version = abi()
     files = f"Landlock {version}" if version else "no Landlock: a kernel from 5.13 on, with landlock in its list of security modules"
     prefix, network = _network()
-    return Isolation(prefix, version, f"{network}; {files}")
+    calls = seccomp.available()
+    refused = "a filter of system calls" if calls else "no filter of system calls: this kernel takes none"
+    return Isolation(prefix, version, f"{network}; {files}; {refused}", calls)
 
 
 def _network() -> tuple[tuple[str, ...], str]:

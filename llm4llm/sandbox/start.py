@@ -1,6 +1,6 @@
 """Starting children: staged harness, given environment, own session, limits, and a guardian for the day that we are killed."""
 
-import json
+import contextlib
 import os
 import resource
 import stat
@@ -9,11 +9,13 @@ import tempfile
 import threading
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from llm4llm.errors import BadInterpreter, InfraError
-from llm4llm.sandbox.bare import bare_python
+from llm4llm.kit import kill_group
 from llm4llm.sandbox.channel import ParentChannel
 from llm4llm.sandbox.child import Child
+from llm4llm.sandbox.entry import Entry, NotStarted
 from llm4llm.sandbox.foreground import run_in_foreground
 from llm4llm.sandbox.guardian import Guardian
 from llm4llm.sandbox.isolation import Isolation, isolation
@@ -47,16 +49,17 @@ class Sandbox:
 
         InfraError after `end_all`.
         """
-        channel = ParentChannel() if spec.channel else None
-        try:
-            process = self._spawn(spec, channel)
-        except BaseException:
+        with contextlib.ExitStack() as undo:
+            channel = ParentChannel() if spec.channel else None
             if channel is not None:
-                channel.close()
-            raise
+                undo.callback(channel.close)
+            entry = _entry(self._order(spec, channel))
+            undo.callback(entry.close)
+            process, first = self._spawn(spec, channel, entry)
+            undo.pop_all()
         if channel is not None:
             channel.started()
-        child = Child(process, channel, spec.limits, self._forget)
+        child = Child(process, channel, spec.limits, self._forget, entry, first)
         with self._lock:
             self._living[child.pid] = child
             ended = self._ended
@@ -75,10 +78,11 @@ class Sandbox:
 
     def execute(self, spec: ChildSpec) -> int:
         """Run a child on our own stdin, stdout and stderr and pass on the signals that we get; its exit code, negative for signals."""
-        command = self._command(spec)
-        environment = self._environment(spec, None, watched=False)
+        if self._confined(spec):
+            return self._execute_confined(spec)
+        command = [spec.python, "-m", spec.module, *spec.arguments]
         try:
-            process = subprocess.Popen(command, env=environment, cwd=spec.working_directory, start_new_session=True)
+            process = subprocess.Popen(command, env=self._environment(spec, None), cwd=spec.working_directory, start_new_session=True)
         except OSError as error:
             raise _not_started(spec, error) from error
         self._guardian.watch(process.pid)
@@ -110,53 +114,101 @@ class Sandbox:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _spawn(self, spec: ChildSpec, channel: ParentChannel | None) -> subprocess.Popen[bytes]:
+    def _execute_confined(self, spec: ChildSpec) -> int:
+        entry = _entry(self._order(spec, None))
+        try:
+            process = self._launched(spec, entry, None, terminal=True)
+            try:
+                self._answered(spec, entry, process)
+                return run_in_foreground(process, spec.limits.wall_s)
+            finally:
+                self._guardian.release(process.pid)
+        finally:
+            entry.close()
+
+    def _spawn(self, spec: ChildSpec, channel: ParentChannel | None, entry: Entry) -> tuple[subprocess.Popen[bytes], int]:
+        """The head of the family, and the child's own number."""
         self._guardian.ready()  # before the child is there: we may be killed at any moment
+        process = self._launched(spec, entry, channel, terminal=False)
+        try:
+            return process, self._answered(spec, entry, process)
+        except BaseException:
+            assert process.stderr is not None
+            process.stderr.close()
+            self._guardian.release(process.pid)
+            raise
+
+    def _launched(self, spec: ChildSpec, entry: Entry, channel: ParentChannel | None, terminal: bool) -> subprocess.Popen[bytes]:
+        """Until the child is confined nothing of its environment or folder counts: both name code that would be run."""
+        prefix = () if spec.limits.network else isolation().prefix
         try:
             process = subprocess.Popen(
-                self._command(spec),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=self._environment(spec, channel),
-                cwd=spec.working_directory,
-                pass_fds=() if channel is None else (channel.child_fd,),
+                [*prefix, *entry.command],
+                # one pipe for both streams: their order is kept, and nothing that a child prints can fill a disk
+                stdin=None if terminal else subprocess.DEVNULL,
+                stdout=None if terminal else subprocess.PIPE,
+                stderr=None if terminal else subprocess.STDOUT,
+                env={PARENT_VARIABLE: f"{os.getpid()}.{self._guardian.token}"},
+                cwd="/",
+                pass_fds=entry.fds if channel is None else (*entry.fds, channel.child_fd),
                 start_new_session=True,
             )
         except OSError as error:
-            raise _not_started(spec, error) from error
+            raise _no_process(error) from error
         self._guardian.watch(process.pid)
-        _limit(process.pid, spec.limits)
-        # one pipe for both streams: their order is kept, and nothing that a child prints can fill a disk
         process.stderr, process.stdout = process.stdout, None
         return process
 
-    def _command(self, spec: ChildSpec) -> list[str]:
+    def _answered(self, spec: ChildSpec, entry: Entry, process: subprocess.Popen[bytes]) -> int:
+        """The number of the child itself, which has become its program."""
+        try:
+            first = entry.started()
+        except NotStarted as failed:
+            kill_group(process.pid)
+            process.wait()
+            raise _fault(spec, failed) from failed
+        except BaseException:
+            kill_group(process.pid)
+            process.wait()
+            raise
+        return process.pid if first is None else first
+
+    def _order(self, spec: ChildSpec, channel: ParentChannel | None) -> dict[str, Any]:
+        """What the launcher has to know, see launcher/enter.py."""
+        return {
+            "command": [spec.python, "-m", spec.module, *spec.arguments],
+            "environment": self._environment(spec, channel),
+            "folder": os.path.abspath(spec.working_directory),
+            "file_bytes": spec.limits.file_bytes,
+            "files": self._files(spec),
+            "calls": self._confined(spec) and isolation().calls,
+        }
+
+    def _confined(self, spec: ChildSpec) -> bool:
+        return spec.files is not None or not spec.limits.network
+
+    def _files(self, spec: ChildSpec) -> dict[str, Any] | None:
+        """The order for Landlock; None where it has nothing to do, or does not exist."""
         here, limits = isolation(), spec.limits
-        prefix = () if limits.network else here.prefix
-        own = [spec.python, "-m", spec.module, *spec.arguments]
         if not here.landlock or (spec.files is None and (limits.network or here.prefix)):
-            return [*prefix, *own]
+            return None
         files = spec.files or _EVERYTHING
-        facts = {
-            "hidden": [str(path) for path in files.hidden],
-            "visible": [str(path) for path in (*files.visible, stage_harness(self.home))],
-            "writable": [str(path) for path in files.writable],
-            "pinned": files.pinned,
+        return {
+            "hidden": [os.path.abspath(path) for path in files.hidden],
+            "visible": [os.path.abspath(path) for path in (*files.visible, stage_harness(self.home))],
+            "writable": [os.path.abspath(path) for path in files.writable],
+            "pinned": {os.path.abspath(path): pin for path, pin in files.pinned.items()},
             "network": limits.network or bool(here.prefix),
         }
-        return [*prefix, *bare_python("llm4llm.sandbox.enter"), json.dumps(facts), *own]
 
-    def _environment(self, spec: ChildSpec, channel: ParentChannel | None, watched: bool = True) -> dict[str, str]:
+    def _environment(self, spec: ChildSpec, channel: ParentChannel | None) -> dict[str, str]:
         environment = dict(spec.environment)
-        staged = str(stage_harness(self.home))
+        staged = os.path.abspath(stage_harness(self.home))
         for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
             if name in environment:
                 environment[ORIGINAL_PREFIX + name] = environment[name]
         environment["PYTHONPATH"] = os.pathsep.join([staged, *filter(None, [environment.get("PYTHONPATH")])])
         environment["PYTHONSAFEPATH"] = "1"
-        if watched:
-            environment[PARENT_VARIABLE] = f"{os.getpid()}.{self._guardian.token}"
         if channel is not None:
             environment[CHANNEL_FD_VARIABLE] = str(channel.child_fd)
             environment[CHANNEL_NONCE_VARIABLE] = channel.nonce
@@ -190,9 +242,32 @@ def _limit(pid: int, limits: Limits) -> None:
         return
 
 
+def _entry(order: dict[str, Any]) -> Entry:
+    try:
+        return Entry(order)
+    except OSError as error:
+        raise _no_process(error) from error
+
+
+def _fault(spec: ChildSpec, failed: NotStarted) -> BadInterpreter | InfraError:
+    if failed.fault != "folder":
+        return _not_started(spec, failed.error) if failed.fault else _no_process(failed.error)
+    if isinstance(failed.error, (FileNotFoundError, NotADirectoryError)):
+        return _gone(spec)
+    return InfraError(f"the folder {spec.working_directory} can't be entered ({failed.error.strerror})", "check its rights")
+
+
 def _not_started(spec: ChildSpec, error: OSError) -> BadInterpreter | InfraError:
     if not spec.working_directory.is_dir():
-        return InfraError(f"the folder {spec.working_directory} is gone", "make it again or start from another folder")
+        return _gone(spec)
     if isinstance(error, (FileNotFoundError, PermissionError, NotADirectoryError)):
         return BadInterpreter(spec.python, error.strerror or str(error))
+    return _no_process(error)
+
+
+def _gone(spec: ChildSpec) -> InfraError:
+    return InfraError(f"the folder {spec.working_directory} is gone", "make it again or start from another folder")
+
+
+def _no_process(error: OSError) -> InfraError:
     return InfraError(f"no process could be started ({error.strerror})", "free memory or end other processes, then try again")

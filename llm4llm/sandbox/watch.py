@@ -1,6 +1,5 @@
 """One thread per child: keeps the end of what it prints and ends its group when it uses more than its limits."""
 
-import contextlib
 import os
 import select
 import threading
@@ -9,19 +8,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 from llm4llm.kit import members, proportional_bytes, resident_bytes, sessions_of
+from llm4llm.sandbox.disk import Unmeasurable, used_bytes
 from llm4llm.sandbox.spec import Limits
 
 _TAIL_BYTES = 32 * 1024
 _MEMORY_POLL_S = 0.25
 # a look at every process of the machine: 1 to 10 ms
 _FAMILY_POLL_S = 1.0
+_REST = 4.0  # times as long as the last look took
 
 
 class Watch:
     """Drains a pipe and enforces wall time, memory, disk and process count; `end(kind, reason)` is called once, from the thread."""
 
-    def __init__(self, group: int, output_fd: int, limits: Limits, end: Callable[[str, str], None]) -> None:
-        self._group = group
+    def __init__(self, family: tuple[int, int], output_fd: int, limits: Limits, end: Callable[[str, str], None]) -> None:
+        """`family`: its head, and the child itself."""
+        self._group, self._first = family
         self._output_fd = output_fd
         self._limits = limits
         self._end = end
@@ -30,7 +32,7 @@ class Watch:
         self.sessions: frozenset[int] = frozenset()  # made within the family, as far as they were seen
         self._lock = threading.Lock()
         self._stop_read, self._stop_write = os.pipe()
-        self._thread = threading.Thread(target=self._run, name=f"watch-{group}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"watch-{self._group}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -73,9 +75,11 @@ class Watch:
                 continue
             memory_at = now + _MEMORY_POLL_S
             whole = now >= family_at
-            if whole:
-                family_at = now + _FAMILY_POLL_S
             breach = self._breach(now, whole)
+            if whole:
+                # a look at a million files takes seconds, in which memory is not looked at
+                ready_at = time.monotonic()
+                family_at = ready_at + max(_FAMILY_POLL_S, _REST * (ready_at - now))
             if breach is not None:
                 watching = False
                 self._end(*breach)
@@ -109,23 +113,23 @@ class Watch:
         if whole and limits.processes is not None:
             found = members(self._group)
             self.sessions |= sessions_of(found)
-            if len(found) > limits.processes:
+            if len(found) - 1 > limits.processes:  # its head is ours
                 return "processes", f"it started more than {limits.processes} processes"
-        if whole and limits.disk_bytes is not None and used_bytes(limits.disk_folders) > limits.disk_bytes:
-            return "disk", f"it wrote more than {limits.disk_bytes / 2**20:,.0f} MiB"
+        if whole and limits.disk_bytes is not None:
+            return _disk_breach(limits.disk_folders, limits.disk_bytes)
         return None
 
     def _memory_bytes(self, whole: bool) -> int:
-        """Resident memory: of the leader alone four times a second, of the whole family once a second."""
+        """Resident memory: of the child alone four times a second, of the whole family once a second."""
         assert self._limits.memory_bytes is not None
-        held = resident_bytes(self._group) if whole else _leader_bytes(self._group)
+        held = resident_bytes(self._group) if whole else _bytes_of(self._first)
         if held > self._limits.memory_bytes:
             # pages shared between forks were counted more than once: ask again, precisely
             return proportional_bytes(self._group)
         return held
 
 
-def _leader_bytes(pid: int) -> int:
+def _bytes_of(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -133,15 +137,9 @@ def _leader_bytes(pid: int) -> int:
         return 0
 
 
-def used_bytes(folders: tuple[Path, ...]) -> int:
-    """Bytes on disk of everything below some folders; what goes away meanwhile counts nothing."""
-    total, waiting = 0, [str(folder) for folder in folders]
-    while waiting:
-        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                with contextlib.suppress(OSError):
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                    else:
-                        total += 512 * entry.stat(follow_symlinks=False).st_blocks
-    return total
+def _disk_breach(folders: tuple[Path, ...], most: int) -> tuple[str, str] | None:
+    try:
+        used = used_bytes(folders, most)
+    except Unmeasurable as error:
+        return "disk", str(error)
+    return ("disk", f"it wrote more than {most / 2**20:,.0f} MiB") if used > most else None

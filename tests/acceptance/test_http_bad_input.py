@@ -90,6 +90,7 @@ def test_fields_that_mean_nothing(service: Service, fields: dict[str, str], wher
         ({"network": "true"}, 403, "network_not_allowed"),
         ({"environment": '{"OPENAI_API_KEY": "x"}'}, 422, "environment_not_allowed"),
         ({"environment": '{"LD_PRELOAD": "x"}'}, 422, "environment_not_allowed"),
+        ({"environment": '{"LD_LIBRARY_PATH": "."}'}, 422, "environment_not_allowed"),
         ({"environment": '{"LLM4LLM_HOME": "x"}'}, 422, "environment_not_allowed"),
     ],
 )

@@ -1,9 +1,11 @@
 """What a confined child tries, and what becomes of it."""
 
 import os
+import pty
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from llm4llm.kit import members
+from llm4llm.launcher import seccomp
+from llm4llm.launcher.landlock import abi
 from llm4llm.sandbox import Child, ChildSpec, Failed, Files, Limits, Ok, Sandbox
 
 CHILDREN = Path(__file__).parent / "sandbox_children"
@@ -162,3 +166,185 @@ def test_forking_past_the_limit_ends_the_whole_family(home: Path) -> None:
         while members(many.pid) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert members(many.pid) == []
+
+
+def gone(pid: int) -> bool:
+    return not os.path.exists(f"/proc/{pid}")
+
+
+def test_nothing_of_its_environment_or_folder_counts_before_it_is_confined(child: Child) -> None:
+    head = Path(f"/proc/{child.pid}")
+    assert [one.partition("=")[0] for one in (head / "environ").read_text().split("\0") if one] == ["LLM4LLM_PARENT"]
+    assert os.readlink(head / "cwd") == "/"
+    assert "mine" not in (head / "cmdline").read_text()
+
+
+def test_the_dynamic_linker_takes_up_its_code_after_it_was_confined(home: Path) -> None:
+    mine = home / "jobs" / "mine"
+    with Sandbox(home) as sandbox:
+        there = spec(home, Limits(network=False), Files(sandbox.hidden, (mine,), (mine,)))
+        there.environment["LD_PRELOAD"] = "no-such.so"
+        preloading = sandbox.start(there)
+        assert said(preloading, "write", path=str(mine / "output.txt")) == "written"
+        preloading.kill()
+    # said by every program that starts with this variable
+    assert preloading.stderr_tail().count("cannot be preloaded") == 1
+
+
+def test_a_program_of_its_own_is_started_after_it_was_confined(home: Path, tmp_path: Path) -> None:
+    mine = home / "jobs" / "mine"
+    (mine / "python").write_text(f"#!/bin/sh\necho mine > {mine}/ran; echo theirs > {tmp_path}/left.txt; exit 7\n")
+    (mine / "python").chmod(0o755)
+    with Sandbox(home) as sandbox:
+        found = ChildSpec(
+            "escaping",
+            "python",
+            mine,
+            environment={"PATH": ".:/usr/bin:/bin"},
+            limits=Limits(network=False),
+            files=Files(sandbox.hidden, (mine,), (mine,)),
+            channel=False,
+        )
+        assert sandbox.start(found).wait(30) == 7
+    assert (mine / "ran").read_text() == "mine\n"
+    assert not (tmp_path / "left.txt").exists()
+
+
+needs_filter = pytest.mark.skipif(not seccomp.available(), reason="this kernel takes no filters of system calls")
+COLUMN = list(seccomp._ARCHITECTURES).index(os.uname().machine) if seccomp.available() else 0
+
+
+@needs_filter
+def test_nobody_elses_limits_are_changed(child: Child) -> None:
+    with subprocess.Popen(["sleep", "600"]) as bystander:
+        try:
+            for pid in (bystander.pid, os.getpid(), child.pid):
+                assert said(child, "limit", pid=pid) == "PermissionError"
+            assert bystander.poll() is None
+        finally:
+            bystander.kill()
+    assert said(child, "limit_itself") == "300"
+
+
+@needs_filter
+@pytest.mark.parametrize("name", sorted(seccomp._REFUSED))
+def test_calls_that_no_script_needs_are_refused(child: Child, name: str) -> None:
+    assert said(child, "call", number=seccomp._REFUSED[name][COLUMN], arguments=[0] * 6) == "PermissionError"
+
+
+@needs_filter
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("prlimit64", [1, 7, 0, 0]),
+        ("setpriority", [0, 1, 19]),
+        ("setpriority", [1, 0, 19]),
+        ("setpriority", [2, 0, 19]),
+        ("ioprio_set", [1, 1, 0]),
+        ("ioprio_set", [3, 0, 0]),
+        ("migrate_pages", [1, 0, 0, 0]),
+        ("move_pages", [1, 0, 0, 0, 0, 0]),
+    ],
+)
+def test_calls_that_reach_others_are_refused(child: Child, name: str, arguments: list[int]) -> None:
+    assert said(child, "call", number=seccomp._ON_ITSELF[name][0][COLUMN], arguments=arguments) == "PermissionError"
+
+
+@needs_filter
+@pytest.mark.parametrize("flag", [0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000])
+def test_no_namespace_is_made(child: Child, flag: int) -> None:
+    assert said(child, "call", number=seccomp._UNSHARE[COLUMN], arguments=[flag]) == "PermissionError"
+    if flag != 0x80:
+        assert said(child, "call", number=seccomp._CLONE[COLUMN], arguments=[flag | 17, 0, 0, 0, 0]) == "PermissionError"
+
+
+@needs_filter
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="other ways to ask for the same are x86's")
+def test_other_ways_to_ask_for_the_same_are_shut(child: Child) -> None:
+    assert said(child, "call", number=0x40000000 | 302, arguments=[1, 7, 0, 0]) == "PermissionError"
+    assert said(child, "call_as_i386", number=20) == "-1"  # getpid
+
+
+@needs_filter
+def test_what_ordinary_scripts_do_works(home: Path) -> None:
+    with tempfile.TemporaryDirectory() as short, Sandbox(home) as sandbox:  # names of sockets are at most 100 bytes long
+        ordinary = sandbox.start(spec(home, Limits(network=False), Files(sandbox.hidden, (Path(short),), (Path(short),))))
+        assert said(ordinary, "workers", folder=short) == "[0, 1, 2, 3, 4, 5, 6, 7] [1, 2] said"
+
+
+def test_no_terminal_and_no_disk_is_there(child: Child) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        name = os.ttyname(theirs)
+        for operation in ("read", "append", "write"):
+            assert said(child, operation, path=name) == "PermissionError"
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    for path in ("/dev/ptmx", "/dev/tty", "/dev/kmsg", "/dev/vda", "/dev/vcs"):
+        if os.path.exists(path):
+            assert said(child, "append", path=path) == "PermissionError", path
+    assert said(child, "listed", path="/dev") == "PermissionError"
+    assert said(child, "write", path="/dev/full") == "OSError"
+    assert said(child, "append", path="/dev/stderr") == "opened"
+
+
+@pytest.mark.parametrize("peacefully", [True, False])
+def test_a_daemon_ends_with_its_job(child: Child, peacefully: bool) -> None:
+    daemon = int(said(child, "daemon", command=["/bin/sleep", "600"]))
+    assert not gone(daemon)
+    assert daemon in {member.pid for member in members(child.pid)}
+    assert (child.close() == 0) if peacefully else (child.kill() < 0)
+    assert gone(daemon)
+
+
+@pytest.mark.parametrize("peacefully", [True, False])
+def test_a_process_that_never_stays_the_same_ends_with_its_job(child: Child, home: Path, peacefully: bool) -> None:
+    mark = home / "jobs" / "mine" / "mark"
+    assert said(child, "hop", path=str(mark)) == "hopping"
+    time.sleep(0.3)
+    assert mark.exists()
+    child.close() if peacefully else child.kill()
+    size = mark.stat().st_size
+    time.sleep(0.3)
+    assert mark.stat().st_size == size
+
+
+def test_daemons_are_counted(home: Path) -> None:
+    mine = home / "jobs" / "mine"
+    with Sandbox(home) as sandbox:
+        limits = Limits(processes=12, memory_bytes=200 << 20, network=False)
+        answers = [
+            sandbox.start(spec(home, limits, Files(sandbox.hidden, (mine,), (mine,)))).request(operation, payload, 120)
+            for operation, payload in (("daemons", {"count": 20}), ("hungry_daemon", {"mebibytes": 250}))
+        ]
+    assert [answer.kind for answer in answers if isinstance(answer, Failed)] == ["processes", "oom"]
+
+
+def test_a_child_does_not_reach_the_head_of_its_family(child: Child) -> None:
+    if abi() < 6:
+        pytest.skip("this kernel's Landlock knows no scopes")
+    assert int(said(child, "head")) == child.pid
+    assert said(child, "kill_head") == "PermissionError"
+    assert said(child, "read", path=f"/proc/{child.pid}/environ") == "PermissionError"
+
+
+def test_limits_of_the_kernel_hold_before_it_runs(home: Path) -> None:
+    mine = home / "jobs" / "mine"
+    with Sandbox(home) as sandbox:
+        limited = sandbox.start(spec(home, Limits(file_bytes=1 << 20, network=False), Files(sandbox.hidden, (mine,), (mine,))))
+        assert said(limited, "kernel_limits") == "(0, 0) (1048576, 1048576)"
+
+
+@pytest.mark.parametrize(
+    ("operation", "payload", "reason"),
+    [("dig", {"levels": 150}, "100 levels"), ("touch", {"folder": ".", "count": 4000}, "more than 10 MiB")],
+)
+def test_names_fill_the_disk_as_well(home: Path, operation: str, payload: dict[str, object], reason: str) -> None:
+    mine = home / "jobs" / "mine"
+    with Sandbox(home) as sandbox:
+        limits = Limits(disk_bytes=10 << 20, disk_folders=(mine,), network=False)
+        answer = sandbox.start(spec(home, limits, Files(sandbox.hidden, (mine,), (mine,)))).request(operation, payload, 60)
+    assert isinstance(answer, Failed)
+    assert answer.kind == "disk"
+    assert reason in answer.reason

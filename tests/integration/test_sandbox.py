@@ -14,7 +14,7 @@ import pytest
 
 from llm4llm.errors import BadInterpreter, InfraError
 from llm4llm.kit import members
-from llm4llm.sandbox import Child, ChildSpec, Failed, Limits, Ok, Sandbox, scrubbed
+from llm4llm.sandbox import Child, ChildSpec, Failed, Files, Limits, Ok, Sandbox, scrubbed
 
 CHILDREN = Path(__file__).parent / "sandbox_children"
 UNLIMITED = Limits()
@@ -244,6 +244,37 @@ def test_an_interpreter_that_is_none(sandbox: Sandbox, tmp_path: Path) -> None:
         sandbox.start(ChildSpec("misbehaving", str(tmp_path / "no-such-python"), tmp_path))
     with pytest.raises(InfraError, match="gone"):
         sandbox.start(ChildSpec("misbehaving", sys.executable, tmp_path / "gone"))
+
+
+@pytest.mark.parametrize("confined", [True, False])
+def test_an_interpreter_that_is_none_is_named_and_nothing_is_left(sandbox: Sandbox, tmp_path: Path, confined: bool) -> None:
+    files = Files(sandbox.hidden, (tmp_path,), (tmp_path,)) if confined else None
+    (tmp_path / "text").write_text("no program")
+    sandbox._guardian.ready()
+    before = len(os.listdir("/proc/self/fd")), len(members(os.getpid()))
+    for start in (sandbox.start, sandbox.execute):
+        for name, words in (("no-such-python", "No such file"), ("text", "Permission denied")):
+            with pytest.raises(BadInterpreter, match=f"{name}.*{words}"):
+                start(ChildSpec("misbehaving", str(tmp_path / name), tmp_path, files=files))
+        with pytest.raises(BadInterpreter, match=r"no-such-python can't run the script \(No such file"):
+            start(ChildSpec("misbehaving", "no-such-python", tmp_path, environment={"PATH": os.environ["PATH"]}, files=files))
+        with pytest.raises(InfraError, match="gone"):
+            start(ChildSpec("misbehaving", sys.executable, tmp_path / "gone", files=files))
+    assert (len(os.listdir("/proc/self/fd")), len(members(os.getpid()))) == before
+
+
+def test_executing_a_confined_child(sandbox: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "writing.py").write_text(
+        "import sys\ntry:\n    open(sys.argv[1], 'w')\nexcept PermissionError:\n    sys.exit(9)\n"
+    )
+    mine = tmp_path / "mine"
+    files = Files(sandbox.hidden, (mine,), (mine,))
+    codes = [
+        sandbox.execute(ChildSpec("writing", sys.executable, mine, (str(place),), {"PYTHONPATH": str(mine)}, files=files))
+        for place in (mine / "new", tmp_path / "new")
+    ]
+    assert codes == [0, 9 if sandbox.facts().landlock else 0]
 
 
 def in_foreground(tmp_path: Path, code: str, *arguments: str) -> list[str]:

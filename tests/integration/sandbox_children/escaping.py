@@ -1,6 +1,9 @@
 """A child that tries what it may not do, and says how far it got."""
 
+import ctypes
+import mmap
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -79,6 +82,116 @@ def fork(count: int) -> str:
             os._exit(0)
     time.sleep(600)
     return "forked"
+
+
+def daemon(command: list[str]) -> str:
+    """The number of a process in a session of its own, whose parent has ended, and that has nothing of our environment."""
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.write(writer, str(os.getpid()).encode())
+            os.execve(command[0], command, {})
+        os._exit(0)
+    os.wait()
+    return os.read(reader, 20).decode()
+
+
+def daemons(count: int) -> str:
+    for _ in range(count):
+        daemon(["/bin/sleep", "600"])
+    time.sleep(600)
+    return "there"
+
+
+def hungry_daemon(mebibytes: int) -> str:
+    daemon([sys.executable, "-c", f"held = b'x' * ({mebibytes} << 20); import time; time.sleep(600)"])
+    time.sleep(600)
+    return "fed"
+
+
+def hop(path: str) -> str:
+    """A process that ends as soon as it has started its successor, which makes a session of its own; it leaves its mark each time."""
+    if os.fork() == 0:
+        os.close(1)
+        os.close(2)
+        os.closerange(3, 100)
+        while True:
+            if os.fork() != 0:
+                os._exit(0)
+            os.setsid()
+            with open(path, "a") as file:
+                file.write(".")
+    return "hopping"
+
+
+def head() -> str:
+    return str(os.getppid())
+
+
+def kill_head() -> str:
+    os.kill(os.getppid(), signal.SIGKILL)
+    return "killed"
+
+
+def limit(pid: int) -> str:
+    resource.prlimit(pid, resource.RLIMIT_CPU, (1, 1))
+    return "limited"
+
+
+def limit_itself() -> str:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+    os.nice(1)
+    return str(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def kernel_limits() -> str:
+    return f"{resource.getrlimit(resource.RLIMIT_CORE)} {resource.getrlimit(resource.RLIMIT_FSIZE)}"
+
+
+def call(number: int, arguments: list[int]) -> str:
+    """A system call by its number."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(ctypes.c_long(number), *map(ctypes.c_long, arguments)) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return "done"
+
+
+def call_as_i386(number: int) -> str:
+    """By the gate of 32-bit programs: mov eax, NUMBER; int 0x80; ret."""
+    page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    page.write(b"\xb8" + number.to_bytes(4, "little") + b"\xcd\x80\xc3")
+    start = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    return str(ctypes.CFUNCTYPE(ctypes.c_int)(start)())
+
+
+def dig(levels: int) -> str:
+    for _ in range(levels):
+        os.mkdir("d")
+        os.chdir("d")
+    time.sleep(600)
+    return "dug"
+
+
+def touch(folder: str, count: int) -> str:
+    for number in range(count):
+        open(f"{folder}/{number}", "wb").close()
+    time.sleep(600)
+    return "touched"
+
+
+def workers(folder: str) -> str:
+    """What ordinary scripts do: torch's workers, a pool of processes, a thread, and a program."""
+    import multiprocessing
+
+    from torch.utils.data import DataLoader
+
+    os.environ["TMPDIR"] = folder
+    loaded = [int(number) for batch in DataLoader(list(range(8)), batch_size=2, num_workers=2) for number in batch]
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        doubled = pool.map(abs, [-1, -2])
+    printed = subprocess.run(["/bin/echo", "said"], capture_output=True, text=True, check=True).stdout.strip()
+    return f"{loaded} {doubled} {printed}"
 
 
 def main() -> None:

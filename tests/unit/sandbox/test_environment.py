@@ -1,7 +1,7 @@
 import pytest
 
 from llm4llm.errors import BadArguments
-from llm4llm.sandbox import names_a_secret, scrubbed, with_given, without_secrets
+from llm4llm.sandbox import may_be_given, names_a_secret, scrubbed, with_given, without_secrets
 
 
 def test_only_permitted_names_pass() -> None:
@@ -40,3 +40,9 @@ def test_the_owner_may_give_anything() -> None:
 def test_what_names_no_variable_is_refused(item: str) -> None:
     with pytest.raises(BadArguments, match="--env"):
         with_given({}, (item,), {})
+
+
+def test_variables_of_the_dynamic_linker_are_the_owners_alone() -> None:
+    assert scrubbed({"LD_LIBRARY_PATH": "/opt/lib"}) == {"LD_LIBRARY_PATH": "/opt/lib"}
+    assert not any(map(may_be_given, ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "GCONV_PATH", "LOCPATH", "GLIBC_TUNABLES")))
+    assert may_be_given("OMP_NUM_THREADS")

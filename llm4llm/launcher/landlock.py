@@ -6,7 +6,6 @@ index that wraps these three calls is a development release without networks and
 """
 
 import contextlib
-import ctypes
 import errno
 import os
 import stat
@@ -15,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from llm4llm.launcher.calls import NotConfined, checked, libc
+
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION_FLAG, _PATH_BENEATH = 1, 1
-_NO_NEW_PRIVILEGES, _DROP_CAPABILITY = 38, 24  # prctl
-_LAST_CAPABILITY = 63
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _MAKE_CHAR, _MAKE_BLOCK = 1 << 6, 1 << 11
@@ -29,25 +28,23 @@ _TCP = 0b11  # bind and connect
 _SCOPES = 0b11  # abstract UNIX sockets and signals of processes outside
 
 _OWN_THREADS = Path("/proc/self/task")
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "dri")
-
-
-class NotConfined(OSError):
-    """The kernel refused; nothing may run as if it had not."""
+_DEV = Path("/dev")
+# no terminals, no disks, nothing of the kernel's: a job could write on the operator's terminal. /dev/fd and /dev/stdout are links
+_DEVICES = ("null", "zero", "full", "random", "urandom", "shm", "dri", "kfd", "dxg")
 
 
 @cache
 def abi() -> int:
     """Version of the kernel's interface; 0 where there is none."""
-    return max(0, int(_libc().syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG)))
+    return max(0, int(libc().syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG)))
 
 
 def restrict(
     hidden: Sequence[Path], visible: Sequence[Path], writable: Sequence[Path], network: bool, pinned: Mapping[str, Sequence[int]]
 ) -> None:
-    """Give up: the content of `hidden` folders except what is `visible`, writing anywhere but below `writable`, TCP unless `network`,
-    signals to other processes, and looking into them (/proc/PID/environ). A path in `pinned` has to be that device and inode, and no link.
-    Raises NotConfined.
+    """Give up: the content of `hidden` folders except what is `visible`, devices but for a few, writing anywhere but below `writable`,
+    TCP unless `network`, signals to other processes, and looking into them (/proc/PID/environ). A path in `pinned` has to be that device
+    and inode, and no link. New privileges have to be given up before. Raises NotConfined.
     """
     version = abi()
     if version == 0:
@@ -59,9 +56,9 @@ def restrict(
     if version >= 6:
         attributes.append(_SCOPES)
     packed = struct.pack(f"={len(attributes)}Q", *attributes)
-    ruleset = _checked(_libc().syscall(_CREATE_RULESET, packed, len(packed), 0), "no ruleset")
+    ruleset = checked(libc().syscall(_CREATE_RULESET, packed, len(packed), 0), "no ruleset")
     try:
-        for path in (*_everything_but([path.resolve() for path in hidden]), *visible):
+        for path in (*_everything_but([_DEV, *(path.resolve() for path in hidden)]), *visible):
             _allow(ruleset, path, _READ & handled, pinned.get(str(path)))
         for path in (*writable, *_devices()):
             _allow(ruleset, path, handled & ~(_MAKE_CHAR | _MAKE_BLOCK), pinned.get(str(path)))
@@ -69,11 +66,7 @@ def restrict(
         # and the kernel may make another one once nobody looks at it
         _allow(ruleset, _OWN_THREADS, handled & (_READ | _WRITE_FILE | _TRUNCATE), None)
         os.set_inheritable(os.open(_OWN_THREADS, os.O_PATH), True)
-        for number in range(_LAST_CAPABILITY + 1):
-            # root's alone, from the next program on. CAP_PERFMON would let it read other processes' environment, past Landlock
-            _libc().prctl(_DROP_CAPABILITY, number, 0, 0, 0)
-        _checked(_libc().prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "new privileges can't be given up")
-        _checked(_libc().syscall(_RESTRICT_SELF, ruleset, 0), "access can't be given up")
+        checked(libc().syscall(_RESTRICT_SELF, ruleset, 0), "access can't be given up")
     finally:
         os.close(ruleset)
 
@@ -96,10 +89,9 @@ def _everything_but(hidden: list[Path]) -> Iterator[Path]:
 
 
 def _devices() -> Iterator[Path]:
-    for name in _DEVICES:
-        yield Path("/dev", name)
+    yield from (_DEV / name for name in _DEVICES)
     with contextlib.suppress(OSError):
-        yield from (Path("/dev", name) for name in os.listdir("/dev") if name.startswith("nvidia"))
+        yield from (_DEV / name for name in os.listdir(_DEV) if name.startswith("nvidia"))
 
 
 def _allow(ruleset: int, path: Path, access: int, pin: Sequence[int] | None) -> None:
@@ -114,18 +106,6 @@ def _allow(ruleset: int, path: Path, access: int, pin: Sequence[int] | None) -> 
         if not stat.S_ISDIR(found.st_mode):
             access &= _OF_A_FILE
         rule = struct.pack("=Qi", access, opened)
-        _checked(_libc().syscall(_ADD_RULE, ruleset, _PATH_BENEATH, rule, 0), f"no rule for {path}")
+        checked(libc().syscall(_ADD_RULE, ruleset, _PATH_BENEATH, rule, 0), f"no rule for {path}")
     finally:
         os.close(opened)
-
-
-def _checked(result: int, doing: str) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise NotConfined(number, f"{doing}: {os.strerror(number)}")
-    return result
-
-
-@cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
