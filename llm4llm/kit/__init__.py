@@ -20,14 +20,18 @@ from llm4llm.kit.processes import (
     signal_group,
     start_ticks,
 )
+from llm4llm.kit.source import MOST_SOURCE_BYTES, Source, SourceRefused, read_source
 from llm4llm.kit.traces import set_up_traces, span
 
 __all__ = [
+    "MOST_SOURCE_BYTES",
     "Bell",
     "Clock",
     "FrozenClock",
     "Member",
     "NotPlain",
+    "Source",
+    "SourceRefused",
     "SystemClock",
     "TokenBucket",
     "canonical_json",
@@ -45,6 +49,7 @@ __all__ = [
     "open_untrusted",
     "parse_duration",
     "proportional_bytes",
+    "read_source",
     "remove_untrusted",
     "resident_bytes",
     "sessions_of",
