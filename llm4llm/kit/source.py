@@ -47,7 +47,7 @@ class Source:
     strings: dict[str, tuple[str, ...]]  # constants that list strings, such as PHASES = ("decode",)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def read_source(content: bytes) -> Source:
     """Facts of a module that somebody else wrote. Raises SourceRefused, whatever the text is like."""
     if len(content) > MOST_SOURCE_BYTES:
