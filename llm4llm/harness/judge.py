@@ -29,11 +29,13 @@ from llm4llm.harness.confine import confine
 from llm4llm.harness.gates import Gates, Record, Stop
 from llm4llm.harness.inputs import different
 from llm4llm.harness.measure import Stopwatch, Timed
+from llm4llm.harness.roomfiles import Folder
 from llm4llm.harness.subject import Broken, Gone, Subject, Tell
 from llm4llm.runtime import domain
 
 _IMPORT_TIMEOUT_S = 60.0
 _COMPILE_TIMEOUT_S = 180.0
+_MOST_ANSWER_BYTES = 16 << 20  # of the compiler
 MOST_CONFIGS = 16
 MOST_FEEDBACK = 40
 _LANGUAGE_CALLS = 4
@@ -68,7 +70,8 @@ class Judgement:
         self._text, self._scratch, self._tell = text, scratch, tell
         self._subjects: dict[str, Subject] = {}
         self._launches: list[dict[str, Any]] = []
-        self._compiling: dict[int, Path] = {}  # by capability: where the answer will be
+        self._files = Folder.at(scratch)
+        self._compiling: dict[int, str] = {}  # by capability: the file in which the answer will be
         self._bench: Bench
         self.findings = Findings()
         self._measures = False
@@ -207,13 +210,13 @@ class Judgement:
         if not self._launches:
             return
         for capability in self._bench.capabilities():
-            self._compiling[capability] = reply = self._scratch / f"compiled-{capability}.json"
+            self._compiling[capability] = name = f"compiled-{capability}.json"
             facts: dict[str, Any] = {"candidate": str(gates.subject.folder / "candidate.py"), "launches": self._launches}
-            self._tell({"compile": {**facts, "capability": capability, "reply": str(reply)}})
+            self._tell({"compile": {**facts, "capability": capability, "reply": str(self._scratch / name)}})
 
     def _await_compiled(self) -> None:
-        for capability, reply in self._compiling.items():
-            self._read_compiled(_awaited(reply), capability)
+        for capability, name in self._compiling.items():
+            self._read_compiled(_awaited(self._files, name), capability)
         if self._compiling:
             self.findings.record.gates.append("compile")
 
@@ -289,15 +292,13 @@ def _named(stop: Stop, config: dict[str, Any]) -> Stop:
     return Stop(stop.outcome, stop.kind, f"with configuration {config}: {stop.reason}", stop.details)
 
 
-def _awaited(reply: Path) -> dict[str, Any]:
+def _awaited(folder: Folder, name: str) -> dict[str, Any]:
     deadline = time.monotonic() + _COMPILE_TIMEOUT_S
     while time.monotonic() < deadline:
         try:
-            answer = json.loads(reply.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            return dict(json.loads(folder.end_of(name, _MOST_ANSWER_BYTES)))
+        except (OSError, ValueError, TypeError, RecursionError):
             time.sleep(0.02)
-            continue
-        return dict(answer)
     return {"reason": f"no answer within {_COMPILE_TIMEOUT_S:g} s"}
 
 

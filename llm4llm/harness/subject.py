@@ -13,6 +13,7 @@ from typing import Any
 
 from llm4llm.harness.candidate import SECRET_VARIABLE, SOCKET_VARIABLE
 from llm4llm.harness.portrait import Leaf, Tree, from_bytes
+from llm4llm.harness.roomfiles import Folder
 from llm4llm.harness.wire import Wire, WireClosed
 
 Tell = Callable[[dict[str, Any]], None]  # an event to the parent
@@ -20,6 +21,7 @@ Tell = Callable[[dict[str, Any]], None]  # an event to the parent
 START_TIMEOUT_S = 120.0
 _FATE_TIMEOUT_S = 15.0
 _POLL_S = 0.01
+_FATE_BYTES, _ERRORS_BYTES = 1 << 20, 8192
 
 
 class Gone(Exception):
@@ -69,6 +71,7 @@ class Subject:
     def __init__(self, folder: Path, tell: Tell, environment: dict[str, str], purpose: str) -> None:
         self.folder = folder / f"{purpose}-{secrets.token_hex(3)}"
         self.folder.mkdir(mode=0o700)
+        self._files = Folder.at(self.folder)
         self._path = self.folder / "socket"
         self._nonce = secrets.token_hex(16)
         self._tell = tell
@@ -128,7 +131,7 @@ class Subject:
             try:
                 connection, _ = self._listener.accept()
             except TimeoutError:
-                if self._fate_file().exists():
+                if self._read_fate() is not None:
                     raise self._fate("it ended before it answered") from None
                 continue
             wire = Wire(connection, self._nonce)
@@ -144,19 +147,20 @@ class Subject:
         self.end()
         raise Gone("not_started", f"no candidate process answered within {START_TIMEOUT_S:g} s")
 
-    def _fate_file(self) -> Path:
-        return self._path.with_suffix(".fate")
+    def _read_fate(self) -> dict[str, Any] | None:
+        """None as long as the parent has not said how it ended."""
+        try:
+            fate = json.loads(self._files.end_of("socket.fate", _FATE_BYTES))
+        except (OSError, ValueError, RecursionError):
+            return None
+        return fate if isinstance(fate, dict) and fate else None
 
     def _fate(self, said: str) -> Gone:
         """How the process ended, as the parent saw it, with the line of its standard error that matters."""
         self.end()
-        fate: dict[str, Any] = {}
         deadline = time.monotonic() + _FATE_TIMEOUT_S
-        while time.monotonic() < deadline and not fate:
-            try:
-                fate = json.loads(self._fate_file().read_text(encoding="utf-8"))
-            except (OSError, ValueError):
-                time.sleep(_POLL_S)
+        while (fate := self._read_fate() or {}) == {} and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
         kind, reason = str(fate.get("kind", "died")), str(fate.get("reason", said))
         line = essential_line(self._errors() or str(fate.get("stderr_tail", "")))
         if kind not in ("timeout", "oom"):
@@ -165,10 +169,7 @@ class Subject:
 
     def _errors(self) -> str:
         try:
-            with self._path.with_suffix(".stderr").open("rb") as file:
-                file.seek(0, os.SEEK_END)
-                file.seek(max(0, file.tell() - 8192))
-                return file.read().decode(errors="replace")
+            return self._files.end_of("socket.stderr", _ERRORS_BYTES).decode(errors="replace")
         except OSError:
             return ""
 

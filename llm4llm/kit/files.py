@@ -9,6 +9,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+from llm4llm.kit.folders import inner_folder
+
 
 def write_atomic(path: Path, content: bytes | str, mode: int = 0o644) -> None:
     """Put content at path: written beside it, flushed to disk, then renamed over it. Parent folders are made."""
@@ -45,29 +47,51 @@ def install_folder(draft: Path, place: Path) -> None:
     _sync_folder(place.parent)
 
 
+def open_plain(path: Path) -> BinaryIO:
+    """A regular file at a path of ours or of our user's, links followed. Nothing else is opened, since opening a pipe waits for ever.
+
+    FileNotFoundError for anything else.
+    """
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise _as_absent(error, path.name) from error
+    return _regular(opened, path.name)
+
+
 def open_untrusted(root: Path, *parts: str) -> BinaryIO:
     """A regular file below a folder in which generated code can rename, link and replace whatever it likes. Only `root` is ours.
 
-    No link is followed, and nothing that is no plain file is opened, since opening a pipe waits for ever. FileNotFoundError for both.
+    No link is followed, and nothing that is no plain file is opened. FileNotFoundError for both, and for what was made unreadable.
     """
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    name = "/".join(parts)
     try:
         for part in parts[:-1]:
-            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            inner = inner_folder(folder, part)
             os.close(folder)
             folder = inner
         opened = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    except (NotADirectoryError, FileNotFoundError) as error:
-        raise FileNotFoundError(errno.ENOENT, "there is no such file", "/".join(parts)) from error
     except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENXIO):
-            raise
-        raise FileNotFoundError(errno.ENOENT, "it is no plain file", "/".join(parts)) from error
+        raise _as_absent(error, name) from error
     finally:
         os.close(folder)
+    return _regular(opened, name)
+
+
+def _as_absent(error: OSError, name: str) -> OSError:
+    """FileNotFoundError for everything that whoever owns a file can bring about: links, pipes, sockets, modes, and leases."""
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return FileNotFoundError(errno.ENOENT, "there is no such file", name)
+    if error.errno in (errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM, errno.EWOULDBLOCK):
+        return FileNotFoundError(errno.ENOENT, "it is no plain file that can be read", name)
+    return error
+
+
+def _regular(opened: int, name: str) -> BinaryIO:
     if not stat.S_ISREG(os.fstat(opened).st_mode):
         os.close(opened)
-        raise FileNotFoundError(errno.ENOENT, "it is no plain file", "/".join(parts))
+        raise FileNotFoundError(errno.ENOENT, "it is no plain file", name)
     return os.fdopen(opened, "rb")
 
 
@@ -76,7 +100,7 @@ def write_untrusted(root: int, parts: tuple[str, ...], content: bytes) -> None:
     folder = os.dup(root)
     try:
         for part in parts[:-1]:
-            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            inner = inner_folder(folder, part)
             os.close(folder)
             folder = inner
         draft = f".{secrets.token_hex(8)}"

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+_MOST_PAIRS = 10_000  # resampling takes memory for thousands of copies, and samples may come from a process that is not trusted
+
 
 class BadSamples(ValueError):
     """Samples that no interval can be computed from."""
@@ -30,7 +32,12 @@ def bootstrap_ratio(
         raise UnequalSamples(f"{len(baseline)} baseline samples against {len(patched)} patched ones")
     if not len(baseline):
         raise EmptySamples("no pairs were measured")
-    above, below = np.asarray(baseline, dtype=np.float64), np.asarray(patched, dtype=np.float64)
+    if len(baseline) > _MOST_PAIRS:
+        raise BadSamples(f"there are more than {_MOST_PAIRS} pairs")
+    try:
+        above, below = np.asarray(baseline, dtype=np.float64), np.asarray(patched, dtype=np.float64)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise BadSamples("every sample must be a number") from error
     if not (np.isfinite(above).all() and np.isfinite(below).all() and (above > 0).all() and (below > 0).all()):
         raise BadSamples("every sample must be a finite, positive time")
     ratios = above / below

@@ -10,6 +10,7 @@ from llm4llm.schema.event import Event
 from llm4llm.store import Store
 
 Stream = Literal["events", "stdout", "stderr"]
+OWN = ".own"
 KEPT_BYTES = 16 << 20  # of each stream, from its end
 _FACT = "script_output"
 
@@ -21,7 +22,7 @@ def job_folder(home: Path, job_id: str) -> Path:
 
 def own_folder(folder: Path) -> Path:
     """Beside a job's folder, what only its worker writes: the lock, candidates, and what processes are told to do."""
-    return folder.with_name(f"{folder.name}.own")
+    return folder.with_name(f"{folder.name}{OWN}")
 
 
 def keep_output(job_id: str, folder: Path, store: Store, clock: Clock) -> None:

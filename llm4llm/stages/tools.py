@@ -57,7 +57,9 @@ class Blobs(Protocol):
     def path(self, sha256: str) -> Path: ...
 
 
-__all__ = ["Blobs", "Clock", "Failed", "FreshProcess", "Host", "Judge", "Ok", "OnEvent", "Progress", "Tools"]
+__all__ = ["TASKS", "Blobs", "Clock", "Failed", "FreshProcess", "Host", "Judge", "Ok", "OnEvent", "Progress", "Tools"]
+
+TASKS = "tasks"
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,10 @@ class Tools:
     def seconds_left(self) -> float:
         """Seconds until the stage's deadline, never negative."""
         return max(0.0, self.deadline - self.clock.monotonic())
+
+    def task_folder(self, task_id: str) -> Path:
+        """Where an extracted task lies."""
+        return (self.private or self.scratch) / TASKS / task_id
 
     def candidate_file(self, sha256: str) -> Path:
         """A stored candidate as a file whose name ends in `.py`, so that it can be loaded by path."""

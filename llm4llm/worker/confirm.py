@@ -1,12 +1,13 @@
 """The last word on a set of patches: the unmodified script in a fresh process, with a bundle of them."""
 
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llm4llm.kit import open_untrusted, write_atomic
+from pydantic import BaseModel, ValidationError
+
+from llm4llm.kit import fresh_untrusted, open_untrusted, write_atomic
 from llm4llm.sandbox import ChildSpec, Ok, Sandbox
 from llm4llm.schema.acceptance import Acceptance, Patch, Trialled
 from llm4llm.schema.capture import Capture
@@ -22,10 +23,39 @@ from llm4llm.worker.scratch import own_folder
 
 MODULE = "llm4llm.harness.launch"
 PAIRS = 20
-_MOST_BYTES = 256 << 20  # of what a script prints or reports
+_MOST_BYTES = 256 << 20  # of what a script prints
+_MOST_REPORT_BYTES = 4 << 20
 GRACE_S = 60.0  # imports and the last pair, on top of what was planned
 MIN_PAIRING_S = 5.0
 _PATCHED, _PLAIN = "patched", "plain"
+
+
+class _Site(BaseModel):
+    """A place of the model as the report counts it; `model` names it for people."""
+
+    model: str = ""
+    patch: str
+    path: str
+    hits: int
+    fallbacks: int
+    fallback_reasons: dict[str, int]
+    disabled: str | None
+
+
+class _Pairs(BaseModel):
+    baseline_ms: tuple[float, ...]
+    patched_ms: tuple[float, ...]
+    method: str
+
+
+class _Report(BaseModel):
+    """What is used of a report: a script shares the process that writes it, so it may say anything."""
+
+    applied: bool
+    reason: str | None
+    sites: tuple[_Site, ...]
+    pairs: _Pairs | None
+    error: str | None
 
 
 @dataclass(frozen=True)
@@ -51,9 +81,7 @@ class Confirmation:
         job = self._setting.job
         results = self._store.stages.results(job.id)
         assert results.capture is not None
-        folder = self._setting.scratch / "confirm"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        folder = fresh_untrusted(self._setting.scratch, "confirm")
         bundle = own_folder(self._setting.scratch) / "bundle.zip"
         write_atomic(bundle, self._packed(patches, results))
         run = self._run(_PATCHED, folder, bundle, results.capture.wall_ms / 1e3, time_limit_s)
@@ -108,14 +136,14 @@ class Confirmation:
         said = child.stderr_tail().strip().splitlines()
         return _Run(
             exit_code=exit_code,
-            stdout=_read(setting.scratch, folder.name, stdout.name) or b"",
-            report=_report(_read(setting.scratch, folder.name, report.name)),
+            stdout=_read(_MOST_BYTES, setting.scratch, folder.name, stdout.name) or b"",
+            report=_report(_read(_MOST_REPORT_BYTES, setting.scratch, folder.name, report.name)),
             last_line=said[-1] if said else "",
         )
 
     def _same_output(self, run: _Run, folder: Path, captured: Capture, time_limit_s: float) -> list[dict[str, Any]]:
         """Checks of exit code and standard output against the captured run, which had no patches."""
-        expected = _read(self._setting.scratch, "script.stdout") or b""
+        expected = _read(_MOST_BYTES, self._setting.scratch, "script.stdout") or b""
         code = captured.end.exit_code
         same_code = {"name": "exit_code", "passed": run.exit_code == code, "detail": f"{run.exit_code}, without the bundle {code}"}
         found = difference(expected, run.stdout, None)
@@ -151,18 +179,18 @@ def _sites(listed: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return sites
 
 
-def _read(root: Path, *parts: str) -> bytes | None:
+def _read(most: int, root: Path, *parts: str) -> bytes | None:
     """A file that the script's own process wrote; None where there is no plain file."""
     try:
         with open_untrusted(root, *parts) as file:
-            return file.read(_MOST_BYTES)
+            return file.read(most)
     except FileNotFoundError:
         return None
 
 
 def _report(content: bytes | None) -> dict[str, Any] | None:
+    """None for what is no report."""
     try:
-        report = json.loads(content) if content else None
-    except ValueError:
+        return _Report.model_validate(json.loads(content or b"")).model_dump()
+    except (ValueError, RecursionError, ValidationError):
         return None
-    return report if isinstance(report, dict) else None

@@ -1,17 +1,21 @@
 """What lies in a job's folder before its stages begin, and what becomes of it after its end."""
 
 import contextlib
+import logging
+import os
 from pathlib import Path
 
-from llm4llm.errors import InfraError, JobNotResumable, UnknownJob
+from llm4llm.errors import JobNotResumable, UnknownJob
 from llm4llm.kit import Clock
 from llm4llm.pipeline.transitions import ENDED
 from llm4llm.schema.job import Job
-from llm4llm.service.output import keep_output
+from llm4llm.service.output import OWN, keep_output
 from llm4llm.store import Store
 from llm4llm.worker.lock import job_lock
-from llm4llm.worker.scratch import KEPT, clear_ended, unneeded
+from llm4llm.worker.scratch import clear_ended, unneeded
 from llm4llm.worker.uploads import laid_out
+
+_LOG = logging.getLogger(__name__)
 
 
 def prepare(job: Job, folder: Path, store: Store) -> Job:
@@ -36,14 +40,24 @@ def settle_left(home: Path, store: Store, clock: Clock) -> int:
     """Settle the folders of ended jobs whose process was killed before it could; how many there were."""
     root = home / "jobs"
     settled = 0
-    for folder in root.iterdir() if root.is_dir() else ():
-        with contextlib.suppress(UnknownJob, JobNotResumable, InfraError, OSError):  # one odd folder must not keep a worker from its work
-            if {entry.name for entry in folder.iterdir()} <= KEPT:
-                continue
-            job = store.jobs.get(folder.name)
-            if job.status not in ENDED or not unneeded(folder, job):
-                continue
+    for name in os.listdir(root) if root.is_dir() else ():
+        if name.endswith(OWN):
+            continue
+        try:
+            settled += _settled_now(name, root / name, store, clock)
+        except Exception:
+            # whatever lies in one folder, it keeps no worker from its work
+            _LOG.exception("the folder of an ended job can't be settled", extra={"job": name})
+    return settled
+
+
+def _settled_now(name: str, folder: Path, store: Store, clock: Clock) -> bool:
+    with contextlib.suppress(UnknownJob, JobNotResumable):
+        if not unneeded(folder, None):
+            return False
+        job = store.jobs.get(name)
+        if job.status in ENDED and unneeded(folder, job):
             with job_lock(folder, job.id):
                 settle(job, folder, store, clock)
-            settled += 1
-    return settled
+            return True
+    return False

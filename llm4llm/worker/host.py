@@ -1,15 +1,15 @@
 """The live host as the stages see it: started by its first request, rebuilt when it has died."""
 
-import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llm4llm.errors import UserError
-from llm4llm.kit import sha256_file, write_atomic
+from llm4llm.kit import open_plain, open_untrusted, remove_untrusted, sha256_bytes, write_atomic
 from llm4llm.sandbox import Child, ChildSpec, Failed, Files, Limits, Ok, OnEvent, Sandbox
 from llm4llm.schema.job import Job
+from llm4llm.service.script import MAX_BYTES
 from llm4llm.worker.scratch import own_folder
 
 MODULE = "llm4llm.harness.host"
@@ -95,16 +95,12 @@ class LiveHost:
     def _started(self, name: str, limit_s: float) -> Child:
         """A host whose script's standard streams are NAME.stdout and NAME.stderr in the job's folder."""
         setting, request = self.setting, self.setting.job.request
-        unchanged = False
-        with contextlib.suppress(OSError):
-            unchanged = sha256_file(Path(request.script)) == request.script_sha256
-        if not unchanged:
+        if _script_sha256(Path(request.script), setting.scratch) != request.script_sha256:
             raise ScriptChanged(request.script)
-        scratch = setting.scratch / "host"
-        scratch.mkdir(parents=True, exist_ok=True)
+        setting.scratch.mkdir(parents=True, exist_ok=True)
         for stream in ("stdout", "stderr"):
             # the host appends; an earlier attempt may have been killed half-way
-            (setting.scratch / f"{name}.{stream}").unlink(missing_ok=True)
+            remove_untrusted(setting.scratch / f"{name}.{stream}")
         facts = {
             "script": request.script,
             "arguments": list(request.arguments),
@@ -113,7 +109,6 @@ class LiveHost:
             "stderr": str(setting.scratch / f"{name}.stderr"),
             "stdin": request.stdin,
             "replay_log": str(setting.scratch / "replay.log"),
-            "scratch": str(scratch),
             "time_limit_s": limit_s,
         }
         file = own_folder(setting.scratch) / f"{name}.json"
@@ -128,3 +123,15 @@ class LiveHost:
             files=setting.files,
         )
         return self.sandbox.start(spec)
+
+
+def _script_sha256(script: Path, scratch: Path) -> str | None:
+    """None if there is no plain file of a script's size any more. An uploaded script lies where it can replace itself by anything."""
+    scratch = scratch.absolute()
+    try:
+        inside = script.is_relative_to(scratch)
+        with open_untrusted(scratch, *script.relative_to(scratch).parts) if inside else open_plain(script) as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError:
+        return None
+    return None if len(content) > MAX_BYTES else sha256_bytes(content)

@@ -7,9 +7,11 @@ from llm4llm.assets import resolve_target
 from llm4llm.errors import BadCandidate, BadTaskFolder, StageError
 from llm4llm.sandbox import Sandbox
 from llm4llm.schema.job import Job
-from llm4llm.schema.task import Task
+from llm4llm.schema.task import Task, is_task_id
 from llm4llm.schema.verdict import Failed, Verdict
+from llm4llm.stages.tools import TASKS
 from llm4llm.stages.verdict.judging import KeptJudge
+from llm4llm.worker.scratch import own_folder
 
 _SEED = 0
 _HELD_OUT_SEED = 20_011  # any other number: inputs drawn from it were never shown to an agent
@@ -24,22 +26,20 @@ class JobJudge:
     """Implements the stages' Judge for one job."""
 
     def __init__(self, sandbox: Sandbox, job: Job, folder: Path) -> None:
-        self._folder = folder
+        self._tasks = own_folder(folder) / TASKS
         self._judge = KeptJudge(sandbox, job.request.python)
 
     def __call__(self, task: Task, candidate_file: Path, *, time_limit_s: float, held_out: bool = False) -> Verdict:
         """The verdict; a judge that fails is the verdict `failed` with its reason, so that one bad task never ends a job."""
-        if task.folder is None:
-            raise AssertionError(f"{task.id} has no folder")
+        if not is_task_id(task.id):
+            return Failed(kind="bad_task", reason=f"{task.id[:100]!r} is no task's id")
         seed = _HELD_OUT_SEED if held_out else _SEED
-        if not Path(task.folder).resolve().is_relative_to(self._folder.resolve()):
-            return Failed(kind="bad_task", reason=f"{task.id} does not lie in the job's own folder")
         options = judge_options(task.target, time_limit_s, seed)
         if held_out:
             options["seconds"] = min(options["seconds"], _MAX_HELD_OUT_TIMING_S)
             self._judge.close()  # held-out inputs are judged in a fresh process
         try:
-            return self._judge(Path(task.folder), candidate_file, options)
+            return self._judge(self._tasks / task.id, candidate_file, options)  # wherever the live host said that it lies
         except (BadTaskFolder, BadCandidate, StageError) as error:
             return Failed(kind=error.code, reason=str(error))
         finally:

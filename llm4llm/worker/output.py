@@ -1,6 +1,7 @@
 """Whether two runs of a script printed the same."""
 
 import re
+from collections.abc import Iterator
 
 _NUMBER = re.compile(rb"0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
@@ -13,17 +14,26 @@ def difference(expected: bytes, found: bytes, again: bytes | None) -> str | None
     """
     if found == expected:
         return None
-    lines, theirs = expected.split(b"\n"), found.split(b"\n")
-    others = again.split(b"\n") if again is not None else lines
-    if len(lines) != len(theirs):
-        return f"{len(theirs)} lines instead of {len(lines)}"
-    for number, (line, their, other) in enumerate(zip(lines, theirs, others if len(others) == len(lines) else lines), 1):
+    count, theirs = expected.count(b"\n"), found.count(b"\n")
+    if count != theirs:
+        return f"{theirs + 1} lines instead of {count + 1}"
+    others = again if again is not None and again.count(b"\n") == count else expected
+    for number, (line, their, other) in enumerate(zip(_lines(expected), _lines(found), _lines(others)), 1):
         if their == line or (line != other and _NUMBER.sub(b"#", their) == _NUMBER.sub(b"#", line)):
             continue
         return f"line {number} is {_shown(their)} instead of {_shown(line)}"
     return None
 
 
+def _lines(text: bytes) -> Iterator[bytes]:
+    """One at a time: a list of all of them may take a hundred times the memory of the text."""
+    start = 0
+    while (end := text.find(b"\n", start)) >= 0:
+        yield text[start:end]
+        start = end + 1
+    yield text[start:]
+
+
 def _shown(line: bytes) -> str:
-    text = line.decode(errors="replace")
+    text = line[:1000].decode(errors="replace")
     return repr(text if len(text) <= 60 else f"{text[:57]}...")

@@ -12,7 +12,7 @@ from llm4llm.sandbox import Files, Limits
 from llm4llm.schema.job import Job, JobStatus, Request
 from llm4llm.schema.reason import Reason
 from llm4llm.stages.task.run import MIN_SHARE
-from llm4llm.stages.tools import Tools
+from llm4llm.stages.tools import TASKS, Tools
 from llm4llm.worker.confirm import Confirmation
 from llm4llm.worker.device import device_name
 from llm4llm.worker.folder import prepare
@@ -54,7 +54,7 @@ def _limits(request: Request, held: Held) -> Limits:
         memory_bytes=memory,
         processes=_PROCESSES,
         disk_bytes=held.settings.job_disk_bytes,
-        disk_folders=(held.folder,),
+        disk_folders=(held.folder, own_folder(held.folder) / TASKS),  # a file that was open when its task was moved can still grow
         network=request.network,
     )
 

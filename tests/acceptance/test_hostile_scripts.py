@@ -160,6 +160,49 @@ def test_streams_that_a_script_replaced_give_nothing_away_and_hold_nobody_up(ser
     assert (after["reason"]["code"], said) == ("no_model", "the next one\n")
 
 
+DEEP = """
+import os
+os.chdir("..")
+for name in ("d", "../work/d"):
+    start = os.getcwd()
+    for _ in range(1500):
+        os.mkdir(name)
+        os.chdir(name)
+        name = "d"
+    os.chdir("/")
+    os.chdir(start)
+print("deep")
+"""
+PIPE_FOR_SCRIPT = """
+import os
+os.unlink("script.py")
+os.mkfifo("script.py")
+os._exit(1)
+"""
+
+
+@pytest.mark.parametrize("script", [DEEP, PIPE_FOR_SCRIPT], ids=["deep folders", "a pipe in the script's place"])
+def test_what_a_script_leaves_keeps_no_worker_from_its_work(service: Service, tmp_path: Path, script: str) -> None:
+    view, _ = ended(service, script, tmp_path)
+    assert view["status"] == "failed", view
+    after, said = ended(service, "print('the next one')\n", tmp_path)
+    assert (after["reason"]["code"], said) == ("no_model", "the next one\n")
+    place = service.home / "jobs" / view["id"]
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and (place / "work").exists():
+        time.sleep(0.1)
+    assert set(os.listdir(place)) <= {"script.stdout", "script.stderr"}
+    for _ in range(1500):  # as after a worker that was killed before it could remove them
+        (tmp_path / "d").mkdir()
+        if (place / "d").exists():
+            (place / "d").rename(tmp_path / "d" / "d")
+        (tmp_path / "d").rename(place / "d")
+    with Client(service.url) as client:
+        client.delete(view["id"])
+    assert not place.exists()
+    assert not place.with_name(f"{place.name}.own").exists()
+
+
 def test_nothing_outlives_its_job(service: Service, tmp_path: Path) -> None:
     _, printed = ended(service, OUTLIVING, tmp_path)
     deadline = time.monotonic() + 20

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from llm4llm.kit import members
+from llm4llm.kit import members, take_untrusted
 from llm4llm.launcher import seccomp
 from llm4llm.launcher.landlock import abi
 from llm4llm.sandbox import Child, ChildSpec, Failed, Files, Limits, Ok, Sandbox
@@ -84,6 +84,27 @@ def test_nothing_is_written_outside_its_own_folder(child: Child, home: Path) -> 
     for path in (home.parent / "beside.txt", home.parent / "new.txt", Path("/etc/hostname"), Path(__file__).parent / "new.txt"):
         assert said(child, "write", path=str(path)) == "PermissionError", path
     assert (home.parent / "beside.txt").read_text() == "beside"
+
+
+def test_what_was_moved_out_of_reach_stays_as_it_is_but_for_files_that_were_open(home: Path) -> None:
+    mine, own = home / "jobs" / "mine", home / "jobs" / "mine.own"
+    task, place = mine / "tasks" / "t_1", own / "tasks" / "t_1"
+    task.mkdir(parents=True)
+    own.mkdir()
+    for file in (task / "task.json", task / "calls.pt", mine / "planted"):
+        file.write_text("x")
+    with Sandbox(home) as sandbox:
+        child = sandbox.start(spec(home, Limits(network=False), Files(sandbox.hidden, (mine, own), (mine,))))
+        assert said(child, "hold", path=str(task)) == "held"
+        assert said(child, "use_held", what="make", path=str(mine)) == "done"
+        (task / "new").unlink()
+        take_untrusted(mine, ("tasks", "t_1"), place, 10, 1000)
+        refused = ("make", "make here", "open", "remove", "link", "move in", "move out", "name", "name by descriptor")
+        answers = {what: said(child, "use_held", what=what, path=str(mine)) for what in refused}
+        assert set(answers.values()) <= {"PermissionError", "OSError"}, answers
+        assert {file.name: file.read_text() for file in place.iterdir()} == {"task.json": "x", "calls.pt": "x"}
+        assert said(child, "use_held", what="write", path=str(mine)) == "done"  # the input of its own task
+        assert said(child, "read", path=str(place / "task.json")) == "x"
 
 
 def test_its_own_threads_can_be_named_as_cuda_does_and_nothing_else_of_the_kernel(child: Child) -> None:

@@ -1,17 +1,27 @@
 """A verdict from real, limited processes: judge, candidate, compiler."""
 
 import json
+import os
+import shutil
 import sys
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from judging import CORPUS, corpus_task
 
-from llm4llm.errors import BadArguments, BadCandidate, BadTaskFolder
+from llm4llm.errors import BadArguments, BadCandidate, BadTaskFolder, StageError
 from llm4llm.harness import taskfile
-from llm4llm.sandbox import ChildSpec, Failed, Files, Limits, Sandbox
+from llm4llm.sandbox import ChildSpec, Failed, Files, Limits, Ok, Sandbox
+from llm4llm.schema.job import Job, JobStatus, Request
+from llm4llm.schema.task import Task
+from llm4llm.schema.verdict import Failed as FailedVerdict
 from llm4llm.schema.verdict import Passed, Rejected
 from llm4llm.stages.verdict.judging import KeptJudge, _OutOfBounds, _Room, _Started, judge_candidate
+from llm4llm.worker.judge import JobJudge
 
 HONEST = CORPUS / "candidates" / "honest_norm_two_lines.py"
 KERNEL = CORPUS / "candidates" / "honest_norm_kernel.py"
@@ -159,6 +169,147 @@ def test_a_judge_that_was_taken_over_gets_nothing_it_asks_for(event: dict[str, o
             started.hear(wanted)
         assert started.children == {}
         started.close()
+
+
+class FakeChild:
+    """A child that goes on until it is struck."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+
+    def request(self, op: str, payload: dict[str, Any], timeout_s: float) -> Failed:
+        assert op == "fate" or self.over.wait(20)
+        return Failed("died", "it was ended", -9, "")
+
+    def strike(self) -> None:
+        self.over.set()
+
+    def kill(self) -> None:
+        self.over.set()
+
+    def __enter__(self) -> "FakeChild":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+
+
+class FakeSandbox:
+    """Counts what is started."""
+
+    hidden = ()
+
+    def __init__(self) -> None:
+        self.children: list[FakeChild] = []
+
+    def start(self, spec: ChildSpec) -> FakeChild:
+        self.children.append(FakeChild())
+        return self.children[-1]
+
+    @property
+    def alive(self) -> int:
+        return sum(not child.over.is_set() for child in self.children)
+
+
+def started_in(tmp_path: Path, sandbox: FakeSandbox, capabilities: frozenset[int] | None) -> _Started:
+    return _Started(cast(Sandbox, sandbox), sys.executable, _Room(tmp_path / "room"), 60.0, capabilities)
+
+
+def compile_event(started: _Started, capability: object, number: object = None) -> dict[str, Any]:
+    reply = f"{started.room.path}/j1/compiled-{capability if number is None else number}.json"
+    return {"compile": {"candidate": "c", "launches": [], "capability": capability, "reply": reply}}
+
+
+def test_kernels_are_compiled_once_for_each_gpu_that_was_asked_for(tmp_path: Path) -> None:
+    sandbox = FakeSandbox()
+    started = started_in(tmp_path, sandbox, frozenset({80, 86, 89, 90}))
+    for capability in (80, 86, 89, 90):
+        started.hear(compile_event(started, capability))
+    for event in (
+        compile_event(started, 90),
+        compile_event(started, 91),
+        compile_event(started, "80"),
+        compile_event(started, 80.0, 80),
+        compile_event(started, 86, 89),
+    ):
+        with pytest.raises(_OutOfBounds):
+            started.hear(event)
+    deadline = time.monotonic() + 10
+    while sandbox.alive < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert sandbox.alive == 2  # the others wait
+    began = time.monotonic()
+    started.close()  # nobody waits for a compiler whose judgement is over
+    assert time.monotonic() - began < 5
+    assert sandbox.alive == 0
+
+
+def test_without_a_wish_kernels_are_compiled_for_one_gpu(tmp_path: Path) -> None:
+    started = started_in(tmp_path, FakeSandbox(), None)
+    started.hear(compile_event(started, 90))
+    with pytest.raises(_OutOfBounds):
+        started.hear(compile_event(started, 80))
+    started.close()
+
+
+def test_processes_of_a_judgement_are_counted_whatever_they_are_called(tmp_path: Path) -> None:
+    sandbox = FakeSandbox()
+    started = started_in(tmp_path, sandbox, None)
+
+    def spawn(name: str) -> None:
+        started.hear({"spawn": {"socket": f"{started.room.path}/j1/{name}/socket", "environment": {}}})
+
+    spawn("timing-aaaaaa")
+    with pytest.raises(_OutOfBounds):
+        spawn("timing-aaaaaa")
+    for number in range(15):
+        started._reap(f"{started.room.path}/j1/{'timing-aaaaaa' if number == 0 else f'timing-{number:06x}'}/socket")
+        spawn(f"timing-{number + 1:06x}")
+    started._reap(f"{started.room.path}/j1/timing-{15:06x}/socket")
+    with pytest.raises(_OutOfBounds):
+        spawn("timing-bbbbbb")
+    assert len(sandbox.children) == 16
+    started.close()
+    assert sandbox.alive == 0
+
+
+def test_a_verdict_of_another_form_is_the_judges_fault(task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = Ok({"outcome": "passed", "reason": 1})
+    child = SimpleNamespace(alive=True, request=lambda *_: answer)
+    with Sandbox(tmp_path / "home") as sandbox, KeptJudge(sandbox, sys.executable) as judge:
+        judge._scratch = tmp_path
+        (tmp_path / "rooms").mkdir()
+        monkeypatch.setattr(judge, "_ready", lambda *_: child)
+        with pytest.raises(StageError, match="no verdict"):
+            judge(task, HONEST, {})
+
+
+@pytest.mark.parametrize("kind", ["pipe", "large"])
+def test_a_candidate_that_is_no_plain_file_of_its_size_is_refused(task: Path, tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "candidate.py"
+    os.mkfifo(file) if kind == "pipe" else file.write_text("#" * (257 << 10))
+    with Sandbox(tmp_path / "home") as sandbox, pytest.raises(BadCandidate):
+        judge_candidate(task, file, {}, sandbox, sys.executable)
+
+
+def test_a_job_s_task_is_the_one_that_was_taken_and_no_other(task: Path, tmp_path: Path) -> None:
+    """Whatever place the live host named, and whatever lies there."""
+    named = tmp_path / "job_1" / "tasks" / "t_1"
+    named.parent.mkdir(parents=True)
+    shutil.copytree(task, named)
+    facts: dict[str, Any] = dict.fromkeys(("hotspot", "module_class", "module_path", "root", "family", "device"), "x")
+    facts |= {"share": 0.5, "calls": 1, "dtypes": (), "target": "cpu", "folder": str(named)}
+    request = Request(script="/s.py", script_sha256="0", working_directory="/", python=sys.executable)
+    job = Job(id="job_1", request=request, status=JobStatus.RUNNING, created_at="2025")
+    with Sandbox(tmp_path / "home") as sandbox:
+        judge = JobJudge(sandbox, job, tmp_path / "job_1")
+        absent = judge(Task.model_validate({**facts, "id": "t_1", "phase": "forward"}), HONEST, time_limit_s=60.0)
+        away = judge(Task.model_validate({**facts, "id": "../../job_1/tasks/t_1", "phase": "forward"}), HONEST, time_limit_s=60.0)
+        judge.close()
+    assert isinstance(absent, FailedVerdict)
+    assert isinstance(away, FailedVerdict)
+    assert (absent.kind, away.kind) == ("bad_task_folder", "bad_task")
+    assert str(named) not in absent.reason
 
 
 def test_a_task_that_was_swapped_for_a_link_is_not_read(task: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import base64
 import re
-import shutil
 from typing import Annotated, Any
 
 from anyio import to_thread
@@ -15,6 +14,7 @@ from llm4llm.api.context import Context, Here, Reader, Submitter
 from llm4llm.api.problems import InvalidRequest, documented
 from llm4llm.api.submit_docs import SUBMISSION
 from llm4llm.errors import JobActive, UnknownJob
+from llm4llm.kit import remove_untrusted
 from llm4llm.schema.apikey import Caller
 from llm4llm.schema.job import JobStatus
 from llm4llm.schema.progress import JobPage, JobView
@@ -129,7 +129,7 @@ def delete_job(job_id: JobId, here: Here, caller: Submitter) -> Response:
         raise JobActive(job_id)
     folder = job_folder(here.settings.home, job_id)
     for place in (folder, own_folder(folder)):
-        shutil.rmtree(place, ignore_errors=True)
+        remove_untrusted(place)
     return Response(status_code=204)
 
 

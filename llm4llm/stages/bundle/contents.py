@@ -1,10 +1,10 @@
 """What goes into a bundle, and the manifest that is made of it."""
 
-import ast
 from dataclasses import dataclass, field
 from typing import Any
 
 import llm4llm
+from llm4llm.kit import Source, SourceRefused, read_source
 from llm4llm.schema.acceptance import Acceptance, Patch, Trialled
 from llm4llm.schema.capture import Root
 from llm4llm.schema.environment import Environment
@@ -59,19 +59,19 @@ def _model(root: Root) -> dict[str, Any]:
 
 
 def _patch(patch: Patch, fingerprint: str, contents: Contents) -> dict[str, Any]:
-    source = contents.candidates[patch.candidate_sha256]
+    source = _read(contents.candidates[patch.candidate_sha256])
     return {
         "name": patch.candidate,
         "file": patch_file(patch),
         "sha256": patch.candidate_sha256,
-        "hypothesis": ast.get_docstring(ast.parse(source)) or "",
+        "hypothesis": source.docstring,
         "root_fingerprint": fingerprint,
         "module_class": patch.module_class,
         "phase": patch.phase,
         "family": patch.family,
         "paths": list(patch.paths),
         "config": patch.config,
-        "needs_triton": _imports_triton(source),
+        "needs_triton": "triton" in source.imports,
         "devices": _devices(patch.proven_domain),
         "proven_domain": patch.proven_domain,
         "guards": domain_in_words(patch.proven_domain),
@@ -79,14 +79,12 @@ def _patch(patch: Patch, fingerprint: str, contents: Contents) -> dict[str, Any]
     }
 
 
-def _imports_triton(source: bytes) -> bool:
-    for node in ast.walk(ast.parse(source)):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module]
-        if any(name.partition(".")[0] == "triton" for name in names):
-            return True
-    return False
+def _read(candidate: bytes) -> Source:
+    """A candidate that can't be read says nothing of itself; the judge let it pass, so it runs."""
+    try:
+        return read_source(candidate)
+    except SourceRefused:
+        return Source(docstring="", imports=frozenset(), strings={})
 
 
 def _devices(domain: dict[str, Any]) -> list[str]:

@@ -1,12 +1,10 @@
 """One attempt of the agent at a task: candidates are proposed, the judge answers, the best one is named."""
 
-import ast
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from llm4llm.assets import Seed
-from llm4llm.kit import sha256_bytes
+from llm4llm.kit import SourceRefused, read_source, sha256_bytes
 from llm4llm.schema.candidate import Candidate
 from llm4llm.schema.episode import Episode, Trial
 from llm4llm.schema.event import Event
@@ -89,14 +87,14 @@ def _candidate(task: Task, seed: Seed, tools: Tools) -> Candidate:
         task=task.id,
         sha256=tools.blobs.put(content),
         author=f"{AGENT}:{seed.name}",
-        hypothesis=_docstring(seed.path),
+        hypothesis=_docstring(content),
     )
 
 
-def _docstring(file: Path) -> str:
+def _docstring(content: bytes) -> str:
     try:
-        return ast.get_docstring(ast.parse(file.read_bytes())) or ""
-    except (SyntaxError, ValueError):
+        return read_source(content).docstring
+    except SourceRefused:
         return ""  # the judge's verdict says what is wrong with it
 
 

@@ -8,18 +8,20 @@ from pydantic import ValidationError
 
 from llm4llm.assets import Seed
 from llm4llm.errors import StageError
+from llm4llm.kit import NotPlain, fresh_untrusted, take_untrusted
 from llm4llm.schema.capture import Capture
 from llm4llm.schema.event import Event
 from llm4llm.schema.job import Job, StageName
 from llm4llm.schema.profile import Hotspot, ProfileReport
 from llm4llm.schema.reason import Reason
 from llm4llm.schema.selection import Selection
-from llm4llm.schema.task import Task
+from llm4llm.schema.task import Task, is_task_id
 from llm4llm.stages.task.needs import needs_cuda, phases
-from llm4llm.stages.tools import Failed, Ok, Tools
+from llm4llm.stages.tools import TASKS, Failed, Ok, Tools
 
 MIN_SHARE = 0.01  # below it, even a patch that takes no time gains less than 1 %
 MAX_BYTES = 2 << 30  # of one task folder
+MAX_FILES = 10_000
 MIN_EXTRACT_S = 5.0
 GRACE_S = 120.0  # loading seeds or writing folders comes on top of the replay
 _LOST = ("died", "oom", "timeout", "protocol")
@@ -114,6 +116,8 @@ def _extracted(job: Job, spots: list[Hotspot], wanted: Wanted, tools: Tools, ski
         reason = Reason(code="budget_spent", text="the budget was used up before this was looked at; give the job a larger --budget")
         skipped.update({spot.id: reason for spot in spots})
         return []
+    tools.scratch.mkdir(parents=True, exist_ok=True)
+    fresh_untrusted(tools.scratch, TASKS)
     answer = _extract(spots, tools)
     if isinstance(answer, Ok):
         found = list(answer.result["tasks"])
@@ -126,8 +130,17 @@ def _extracted(job: Job, spots: list[Hotspot], wanted: Wanted, tools: Tools, ski
     for item in found:
         if "refusal" in item:
             skipped[item["hotspot"]] = Reason.model_validate(item["refusal"])
-        else:
-            tasks[item["hotspot"]] = _task(item, wanted.capture.environment.target)
+            continue
+        task = _task(item, wanted.capture.environment.target)
+        if any(task.id == other.id for other in tasks.values()):
+            raise StageError(f"the live host gave two tasks with the id {task.id}", "this is a fault of llm4llm")
+        try:
+            _take(task.id, tools)
+        except (OSError, NotPlain) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            skipped[task.hotspot] = Reason(code="not_carried", text=f"what was written of its calls can't be used ({why})")
+            continue
+        tasks[task.hotspot] = task.model_copy(update={"folder": str(tools.task_folder(task.id))})
     for spot in spots:
         if spot.id not in tasks and spot.id not in skipped:
             skipped[spot.id] = Reason(code="not_extracted", text="the live host gave no task and no reason; this is a fault of llm4llm")
@@ -135,10 +148,8 @@ def _extracted(job: Job, spots: list[Hotspot], wanted: Wanted, tools: Tools, ski
 
 
 def _extract(spots: list[Hotspot], tools: Tools) -> Ok | Failed:
-    folder = tools.scratch / "tasks"
-    folder.mkdir(parents=True, exist_ok=True)
     shares = {spot.id: spot.share for spot in spots}
-    payload = {"hotspots": list(shares), "out": str(folder), "max_bytes": MAX_BYTES, "shares": shares}
+    payload = {"hotspots": list(shares), "out": str(tools.scratch / TASKS), "max_bytes": MAX_BYTES, "shares": shares}
     return tools.host.request("extract", payload, tools.seconds_left() + GRACE_S)
 
 
@@ -155,8 +166,17 @@ def _refusal(spot: Hotspot, failed: Failed) -> dict[str, Any]:
     return {"hotspot": spot.id, "refusal": {"code": f"host_{failed.kind}", "text": text}}
 
 
+def _take(task_id: str, tools: Tools) -> None:
+    """Move a task's folder to where the script can't write. What the live host says of its place counts nothing."""
+    if tools.private is not None:
+        take_untrusted(tools.scratch, (TASKS, task_id), tools.task_folder(task_id), MAX_FILES, MAX_BYTES)
+
+
 def _task(item: dict[str, Any], target: str) -> Task:
     try:
-        return Task.model_validate({**{name: item[name] for name in Task.model_fields if name in item}, "target": target})
+        task = Task.model_validate({**{name: item[name] for name in Task.model_fields if name in item}, "target": target, "folder": None})
     except ValidationError as error:
         raise StageError(f"the live host's task can't be read ({error.errors()[0]['msg']})", "this is a fault of llm4llm") from error
+    if not is_task_id(task.id):
+        raise StageError(f"the live host's task can't be read ({task.id[:100]!r} is no id)", "this is a fault of llm4llm")
+    return task

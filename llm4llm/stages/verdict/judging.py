@@ -4,17 +4,18 @@ import contextlib
 import json
 import os
 import re
+import stat
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from llm4llm.errors import BadArguments, BadCandidate, BadTaskFolder, JudgeTimeout, StageError, UserError
-from llm4llm.kit import write_untrusted
+from llm4llm.kit import MOST_SOURCE_BYTES, open_plain, remove_untrusted, write_untrusted
 from llm4llm.sandbox import Child, ChildSpec, Failed, Files, Limits, Ok, Sandbox, own_caches, scrubbed
 from llm4llm.schema.verdict import Verdict
 
@@ -26,7 +27,9 @@ _MEMORY_SHARE = 0.6  # of the machine's, for one child
 _FILE_BYTES = 4 << 30
 _DISK_BYTES = 16 << 30
 _PROCESSES = 64
-_MOST_CHILDREN = 4
+_MOST_CHILDREN = 4  # candidates' processes at a time
+_MOST_STARTS = 16  # of them in one judgement, which takes two
+_MOST_COMPILERS = 2  # at a time
 _CANDIDATE = "llm4llm.harness.candidate"
 
 
@@ -87,8 +90,14 @@ class _Started:
     python: str
     room: _Room
     time_limit_s: float
+    capabilities: frozenset[int] | None = None  # that kernels are wanted for; None: for the one that the judge finds
     children: dict[str, Child] = field(default_factory=dict)
-    threads: list[threading.Thread] = field(default_factory=list)
+    starts: int = 0
+    compilers: dict[int, threading.Thread] = field(default_factory=dict)
+    places: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_MOST_COMPILERS))
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    compiling: list[Child] = field(default_factory=list)
+    closed: bool = False
 
     def hear(self, event: dict[str, Any]) -> None:
         """An event of the judge; anything unknown is progress and nobody listens to it here. _OutOfBounds ends the judge."""
@@ -97,11 +106,7 @@ class _Started:
         elif "reap" in event:
             self._reap(str(event["reap"]["socket"]))
         elif "compile" in event:
-            # the compiler takes seconds: the judge goes on with other gates meanwhile
-            place = self.room.inside(str(event["compile"]["reply"]), _REPLY)
-            thread = threading.Thread(target=self._compile, args=(event["compile"], place), name="compile")
-            self.threads.append(thread)
-            thread.start()
+            self._start_compiling(event["compile"])
 
     def _spec(self, module: str, environment: Mapping[str, str]) -> ChildSpec:
         room = self.room
@@ -111,8 +116,9 @@ class _Started:
     def _spawn(self, wanted: dict[str, Any]) -> None:
         socket, environment = str(wanted["socket"]), dict(wanted["environment"])
         self.room.inside(socket, _SUBJECT)
-        if environment.keys() - _TOLD or len(self.children) >= _MOST_CHILDREN:
-            raise _OutOfBounds(f"a candidate's process with {sorted(environment)}, and {len(self.children)} are there")
+        if environment.keys() - _TOLD or socket in self.children or len(self.children) >= _MOST_CHILDREN or self.starts >= _MOST_STARTS:
+            raise _OutOfBounds(f"a candidate's process with {sorted(environment)}, and {len(self.children)} of {self.starts} are there")
+        self.starts += 1
         try:
             self.children[socket] = self.sandbox.start(self._spec(_CANDIDATE, environment))
         except Exception as error:  # the judge waits for a process: it has to hear that there is none
@@ -124,22 +130,44 @@ class _Started:
             return
         # a candidate process closes its channel at once, so this asks nothing: it ends the child and says why it ended
         fate = child.request("fate", {}, _FATE_TIMEOUT_S)
-        assert isinstance(fate, Failed)
+        if isinstance(fate, Ok):
+            fate = Failed("died", "it answered where nobody may", None, child.stderr_tail())
         facts = {"kind": fate.kind, "reason": fate.reason, "exit_code": fate.exit_code, "stderr_tail": fate.stderr_tail}
         child.kill()
         self._write_fate(socket, facts)
 
-    def _compile(self, wanted: dict[str, Any], place: tuple[str, ...]) -> None:
+    def _start_compiling(self, wanted: dict[str, Any]) -> None:
+        """Once for each GPU that was asked for. The compiler takes seconds: the judge goes on with other gates meanwhile."""
+        place, capability = self.room.inside(str(wanted["reply"]), _REPLY), wanted["capability"]
+        asked = capability in self.capabilities if self.capabilities is not None else not self.compilers
+        if not isinstance(capability, int) or not asked or capability in self.compilers or place[1] != f"compiled-{capability}.json":
+            raise _OutOfBounds(f"kernels for {capability}, which were not asked for or are being compiled")
+        payload = {"candidate": str(wanted["candidate"]), "launches": wanted["launches"], "capability": capability}
+        self.compilers[capability] = threading.Thread(target=self._compile, args=(payload, place), name="compile")
+        self.compilers[capability].start()
+
+    def _compile(self, payload: dict[str, Any], place: tuple[str, ...]) -> None:
         answer: dict[str, Any]
         try:
             # the compiler must not interpret, whatever the user's environment says
-            with self.sandbox.start(self._spec("llm4llm.harness.kernels", {"TRITON_INTERPRET": "0"})) as child:
-                payload = {key: wanted[key] for key in ("candidate", "launches", "capability")}
+            spec = self._spec("llm4llm.harness.kernels", {"TRITON_INTERPRET": "0"})
+            with self.places, self._compiler(spec) as child:
                 made = child.request("compile", payload, _COMPILE_TIMEOUT_S)
             answer = {"ok": made.result} if isinstance(made, Ok) else {"kind": made.kind, "reason": made.reason}
         except Exception as error:  # the judge waits for an answer
             answer = {"kind": "not_started", "reason": str(error)}
         self._write(place, answer)
+
+    @contextlib.contextmanager
+    def _compiler(self, spec: ChildSpec) -> Iterator[Child]:
+        """A child that ends with the judgement, whoever waits for it."""
+        with self.lock:
+            if self.closed:
+                raise StageError("the judgement is over", "")
+            child = self.sandbox.start(spec)
+            self.compiling.append(child)
+        with child:
+            yield child
 
     def _write_fate(self, socket: str, facts: dict[str, Any]) -> None:
         self._write((*self.room.inside(socket, _SUBJECT), "socket.fate"), facts)
@@ -151,7 +179,11 @@ class _Started:
     def close(self) -> None:
         for child in self.children.values():
             child.kill()
-        for thread in self.threads:
+        with self.lock:
+            self.closed = True
+            for child in self.compiling:
+                child.strike()
+        for thread in self.compilers.values():
             thread.join()
         os.close(self.room.fd)
 
@@ -166,7 +198,7 @@ class KeptJudge:
     def __init__(self, sandbox: Sandbox, python: str) -> None:
         self._sandbox, self._python = sandbox, python
         self._open = contextlib.ExitStack()
-        self._task: Path | None = None
+        self._task: tuple[Path, tuple[int, int]] | None = None  # its folder, known by its inode like a room
         self._scratch = Path()
         self._rooms = 0
         self._child: Child | None = None
@@ -179,14 +211,15 @@ class KeptJudge:
         judge itself fails.
         """
         task_folder, candidate_file = task_folder.resolve(), candidate_file.resolve()
-        _check_files(task_folder, candidate_file)
+        pin, candidate = _checked_task(task_folder), _checked_candidate(candidate_file)
         given = dict(options)
         time_limit_s = float(given.pop("time_limit_s", _TIME_LIMIT_S))
-        child = self._ready(task_folder)
+        child = self._ready(task_folder, pin)
         self._rooms += 1
         room = _Room(self._scratch / "rooms" / f"r{self._rooms}")
-        started = _Started(self._sandbox, self._python, room, time_limit_s)
-        write_untrusted(room.fd, ("candidate.py",), candidate_file.read_bytes())  # the judge may not see where candidates are kept
+        asked = given.get("capabilities")
+        started = _Started(self._sandbox, self._python, room, time_limit_s, None if asked is None else frozenset(asked))
+        write_untrusted(room.fd, ("candidate.py",), candidate)  # the judge may not see where candidates are kept
         options = {**given, "scratch": str(room.path)}
         payload = {"task": str(task_folder), "candidate": str(room.path / "candidate.py"), "options": options}
         try:
@@ -196,7 +229,10 @@ class KeptJudge:
         finally:
             started.close()
         if isinstance(answer, Ok):
-            return _VERDICT.validate_python(answer.result)
+            try:
+                return _VERDICT.validate_python(answer.result)
+            except ValidationError as error:
+                raise StageError("the judge gave no verdict that can be read", "the task's files were tampered with") from error
         raise _refusal(answer, task_folder, candidate_file)
 
     def close(self) -> None:
@@ -204,22 +240,23 @@ class KeptJudge:
         self._task = self._child = None
         self._open.close()
 
-    def _ready(self, task_folder: Path) -> Child:
-        if self._child is not None and self._task == task_folder and self._child.alive:
+    def _ready(self, task_folder: Path, pin: tuple[int, int]) -> Child:
+        if self._child is not None and self._task == (task_folder, pin) and self._child.alive:
             return self._child
         self.close()
         # sockets' paths are limited to about 100 bytes, so it lies directly below the system's folder for such things
-        self._scratch = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="l4-", dir=self._sandbox.spare)))
+        self._scratch = Path(tempfile.mkdtemp(prefix="l4-", dir=self._sandbox.spare))
+        self._open.callback(remove_untrusted, self._scratch)
         rooms = self._scratch / "rooms"
         rooms.mkdir(mode=0o700)
         files = Files(
             hidden=self._sandbox.hidden,
             visible=(task_folder,),
             writable=(rooms,),
-            pinned={str(task_folder): _identity(task_folder.lstat())},
+            pinned={str(task_folder): pin},
         )
         self._child = self._open.enter_context(self._sandbox.start(_spec("llm4llm.harness.judge", self._python, files, None, {})))
-        self._task = task_folder
+        self._task = task_folder, pin
         return self._child
 
     def __enter__(self) -> "KeptJudge":
@@ -235,16 +272,35 @@ def judge_candidate(task_folder: Path, candidate_file: Path, options: Mapping[st
         return judge(task_folder, candidate_file, options)
 
 
-def _check_files(task_folder: Path, candidate_file: Path) -> None:
-    """Cheap refusals before a process is started."""
-    if not (task_folder / "task.json").is_file():
-        raise BadTaskFolder(str(task_folder), "there is no task.json in it" if task_folder.is_dir() else "there is no such folder")
+def _checked_task(folder: Path) -> tuple[int, int]:
+    """What the folder is by the same look that finds a task in it, before a process is started."""
     try:
-        candidate_file.read_bytes().decode("utf-8")
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise BadTaskFolder(str(folder), "there is no such folder") from error
+    try:
+        if not stat.S_ISREG(os.stat("task.json", dir_fd=opened, follow_symlinks=False).st_mode):
+            raise BadTaskFolder(str(folder), "its task.json is no file")
+        return _identity(os.fstat(opened))
+    except OSError as error:
+        raise BadTaskFolder(str(folder), "there is no task.json in it") from error
+    finally:
+        os.close(opened)
+
+
+def _checked_candidate(file: Path) -> bytes:
+    """A cheap refusal as well."""
+    try:
+        with open_plain(file) as opened:
+            content = opened.read(MOST_SOURCE_BYTES + 1)
+        content.decode("utf-8")
     except FileNotFoundError as error:
-        raise BadCandidate(str(candidate_file), "there is no such file") from error
+        raise BadCandidate(str(file), "there is no such file") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise BadCandidate(str(candidate_file), str(error)) from error
+        raise BadCandidate(str(file), str(error)) from error
+    if len(content) > MOST_SOURCE_BYTES:
+        raise BadCandidate(str(file), f"it is longer than {MOST_SOURCE_BYTES >> 10} KiB")
+    return content
 
 
 def _refusal(answer: Failed, task_folder: Path, candidate_file: Path) -> UserError | StageError:

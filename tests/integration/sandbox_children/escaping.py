@@ -31,6 +31,44 @@ def append(path: str) -> str:
         return "opened"
 
 
+_held: dict[str, Any] = {}
+
+
+def hold(path: str) -> str:
+    """Keep a folder open, with a file of it, and stay in it."""
+    os.chdir(path)
+    _held["folder"] = os.open(path, os.O_RDONLY)
+    _held["file"] = open(os.path.join(path, "calls.pt"), "r+b")  # noqa: SIM115
+    return "held"
+
+
+def use_held(what: str, path: str) -> str:
+    """Change what is held, from `path`, where it may write."""
+    folder = _held["folder"]
+    if what == "make":
+        os.close(os.open("new", os.O_CREAT | os.O_WRONLY, dir_fd=folder))
+    elif what == "make here":
+        Path("new").touch()
+    elif what == "open":
+        os.close(os.open("task.json", os.O_WRONLY, dir_fd=folder))
+    elif what == "remove":
+        os.unlink("task.json", dir_fd=folder)
+    elif what == "link":
+        os.symlink("/etc/passwd", "way", dir_fd=folder)
+    elif what == "move in":
+        os.rename(os.path.join(path, "planted"), "task.json", dst_dir_fd=folder)
+    elif what == "move out":
+        os.rename("task.json", os.path.join(path, "mine"), src_dir_fd=folder)
+    elif what == "name":
+        os.link("calls.pt", os.path.join(path, "second"), src_dir_fd=folder)
+    elif what == "name by descriptor":
+        os.link(f"/proc/self/fd/{_held['file'].fileno()}", os.path.join(path, "second"), follow_symlinks=True)
+    elif what == "write":
+        _held["file"].write(b"later")
+        _held["file"].flush()
+    return "done"
+
+
 def name_thread(name: str) -> str:
     """Of a thread that is not the first one."""
     found: list[str] = []

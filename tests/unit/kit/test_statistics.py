@@ -53,6 +53,9 @@ def test_one_pair() -> None:
         ([1.0], [0.0], BadSamples),
         ([float("nan")], [1.0], BadSamples),
         ([-1.0], [1.0], BadSamples),
+        (["x"], [1.0], BadSamples),
+        ([[1.0]], [{}], BadSamples),
+        ([1.0] * 1_000_000, [1.0] * 1_000_000, BadSamples),
     ],
 )
 def test_unusable_samples_are_typed_errors(baseline: list[float], patched: list[float], error: type[Exception]) -> None:

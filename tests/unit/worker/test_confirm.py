@@ -32,6 +32,7 @@ class FakeSandbox:
         self.outputs = {"patched": b"7 tokens\n", "plain": b"7 tokens\n"}
         self.report: dict[str, Any] | None = {"applied": True, "reason": None, "sites": [SITE], "pairs": PAIRS, "error": None}
         self.exit_code: int | None = 0
+        self.written: str | None = None
         self.started: list[str] = []
 
     def start(self, spec: ChildSpec) -> Any:
@@ -40,7 +41,7 @@ class FakeSandbox:
         self.started.append(stdout.stem)
         stdout.write_bytes(self.outputs[stdout.stem])
         if self.report is not None:
-            report.write_text(json.dumps(self.report))
+            report.write_text(json.dumps(self.report) if self.written is None else self.written)
         return SimpleNamespace(wait=lambda seconds: self.exit_code, kill=lambda: None, stderr_tail=lambda: "Killed\n")
 
 
@@ -119,6 +120,34 @@ def test_what_is_not_shown_is_dropped(sandbox: FakeSandbox, tmp_path: Path, chan
     trial = confirmed(sandbox, tmp_path)
     assert trial.decision == "drop"
     assert trial.reason.code in (code, "no_decision", "slower") if code == "gain_too_small" else trial.reason.code == code
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "[]", "{}", json.dumps({"applied": True, "reason": None, "sites": [7], "pairs": None, "error": None}), "{" * 10]
+)
+def test_a_report_that_is_none_is_a_reason(sandbox: FakeSandbox, tmp_path: Path, text: str) -> None:
+    sandbox.written = text
+    assert confirmed(sandbox, tmp_path).reason.code == "fresh_died"
+
+
+@pytest.mark.parametrize("samples", [["x"], [{}], [1.0] * 100_000], ids=["text", "object", "many"])
+def test_samples_of_another_form_are_no_gain(sandbox: FakeSandbox, tmp_path: Path, samples: list[Any]) -> None:
+    assert sandbox.report is not None
+    sandbox.report["pairs"] = {**PAIRS, "baseline_ms": samples, "patched_ms": samples}
+    assert confirmed(sandbox, tmp_path).decision == "drop"
+
+
+def test_whatever_lies_in_the_place_of_its_folder_is_replaced(sandbox: FakeSandbox, tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "job" / "confirm").symlink_to(tmp_path / "elsewhere")
+    assert confirmed(sandbox, tmp_path / "job").decision == "keep"
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    for _ in range(1500):
+        (tmp_path / "d").mkdir()
+        (tmp_path / "job" / "confirm").rename(tmp_path / "d" / "d")
+        (tmp_path / "d").rename(tmp_path / "job" / "confirm")
+    assert confirmed(sandbox, tmp_path / "job").decision == "keep"
 
 
 def test_a_process_that_ends_otherwise_is_a_reason(sandbox: FakeSandbox, tmp_path: Path) -> None:

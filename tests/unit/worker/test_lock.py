@@ -9,7 +9,7 @@ import pytest
 from llm4llm.errors import JobNotResumable
 from llm4llm.schema.job import Job, JobStatus, Request, StageName
 from llm4llm.worker.lock import job_lock
-from llm4llm.worker.scratch import clear_ended
+from llm4llm.worker.scratch import clear_ended, unneeded
 
 
 def test_a_job_is_held_by_one_worker_and_free_after_it(tmp_path: Path) -> None:
@@ -33,16 +33,19 @@ def test_a_child_that_survives_does_not_keep_the_job(tmp_path: Path) -> None:
         child.communicate()
 
 
-@pytest.mark.parametrize(("stop", "left"), [(None, {"script.stdout"}), (StageName.TASK, {"script.stdout", "tasks"})])
+@pytest.mark.parametrize(("stop", "left"), [(None, {"lock"}), (StageName.TASK, {"lock", "tasks"})])
 def test_only_what_is_needed_stays(tmp_path: Path, stop: StageName | None, left: set[str]) -> None:
     folder, own = tmp_path / "job_1", tmp_path / "job_1.own"
-    (folder / "tasks" / "t_1").mkdir(parents=True)
-    (folder / "confirm").mkdir()
+    (own / "tasks" / "t_1").mkdir(parents=True)
     (own / "candidates").mkdir(parents=True)
+    (folder / "confirm").mkdir(parents=True)
+    (folder / "tasks").mkdir()
     for place in (folder / "script.stdout", folder / "replay.log", own / "lock", own / "script.json"):
         place.write_text("x")
     request = Request(script="/s.py", script_sha256="0", working_directory="/", python="p", stop_after=stop)
     job = Job(id="job_1", request=request, status=JobStatus.SUCCEEDED, created_at="2025")
+    assert unneeded(folder, job)
     clear_ended(folder, job)
-    assert {entry.name for entry in folder.iterdir()} == left
-    assert {entry.name for entry in own.iterdir()} == {"lock"}
+    assert not unneeded(folder, job)
+    assert {entry.name for entry in folder.iterdir()} == {"script.stdout"}
+    assert {entry.name for entry in own.iterdir()} == left

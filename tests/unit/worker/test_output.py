@@ -1,5 +1,7 @@
 """Whether two runs of a script printed the same."""
 
+import tracemalloc
+
 import pytest
 
 from llm4llm.worker.output import difference
@@ -20,6 +22,15 @@ def test_numbers_in_lines_that_vary_by_themselves_may_vary() -> None:
     assert difference(expected, b"tokens: 1 2\ntook 0.2 s at 0x1\n", again) is None
     assert difference(expected, b"tokens: 1 2\nfailed after 0.2 s\n", again) is not None
     assert difference(expected, b"tokens: 1 2\ntook 0.2 s at 0x1\n", expected) is not None
+
+
+def test_many_lines_take_no_more_memory_than_their_text() -> None:
+    expected = b"\n" * (1 << 18)
+    tracemalloc.start()
+    assert difference(expected, b"x" + expected, expected) == "line 1 is 'x' instead of ''"
+    assert difference(expected, expected[1:] + b"x\n", expected) == f"line {1 << 18} is 'x' instead of ''"
+    assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    tracemalloc.stop()
 
 
 def test_missing_lines_are_a_difference() -> None:

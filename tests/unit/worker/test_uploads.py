@@ -1,6 +1,10 @@
 """An uploaded job's files lie in a folder of its own, and nowhere else."""
 
+import contextlib
+import os
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -42,6 +46,56 @@ def test_files_lie_where_their_names_say_and_nothing_else_does(store: Store, tmp
     assert request.environment["LANG"] == "C.UTF-8"
     assert "OPENAI_API_KEY" not in request.environment
     assert (found.id, request.script_sha256) == ("job_1", sha256_bytes(b"print(1)\n"))
+
+
+@pytest.mark.parametrize("name", ["work", "spare"])
+@pytest.mark.parametrize("kind", ["link", "file", "deep"])
+def test_nothing_is_laid_out_through_what_an_earlier_attempt_left(store: Store, tmp_path: Path, name: str, kind: str) -> None:
+    folder, elsewhere = tmp_path / "job", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    if kind == "link":
+        (folder / name).symlink_to(elsewhere)
+    elif kind == "file":
+        (folder / name).touch()
+    else:
+        for _ in range(1500):
+            (tmp_path / "d").mkdir()
+            if (folder / name).exists():
+                (folder / name).rename(tmp_path / "d" / "d")
+            (tmp_path / "d").rename(folder / name)
+    laid_out(job("s.py", {"a/b": b"x"}, store), folder, store)
+    assert list(elsewhere.iterdir()) == []
+    assert not (folder / name).is_symlink()
+    assert (folder / "work" / "a" / "b").read_bytes() == b"x"
+    assert (folder / "spare").is_dir()
+
+
+def test_a_process_that_outlived_an_attempt_can_not_lead_the_next_one_away(store: Store, tmp_path: Path) -> None:
+    """It swaps the folder for a link again and again, while files are laid out."""
+    folder, elsewhere = tmp_path / "job", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    uploaded = job("s.py", {f"d/{number}": b"x" for number in range(50)}, store)
+    stop = threading.Event()
+
+    def swap() -> None:
+        while not stop.is_set():
+            with contextlib.suppress(OSError):
+                os.rename(folder / "work", tmp_path / f"old-{time.monotonic_ns()}")
+            with contextlib.suppress(OSError):
+                os.symlink(elsewhere, folder / "work")
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        for _ in range(20):
+            with contextlib.suppress(InfraError):
+                laid_out(uploaded, folder, store)
+    finally:
+        stop.set()
+        thread.join()
+    assert list(elsewhere.iterdir()) == []
 
 
 def test_a_job_of_this_machine_is_left_as_it_is(store: Store, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from bundle_contents import CANDIDATE, contents
 import llm4llm
 from llm4llm.errors import BadBundle
 from llm4llm.runtime.loader import Refused, read_files, verified
+from llm4llm.stages.bundle.contents import manifest_of
 from llm4llm.stages.bundle.inspect import inspect, verify
 from llm4llm.stages.bundle.manifest import Manifest
 from llm4llm.stages.bundle.pack import RUNTIME_MODULES, archived, bundle_files, pack
@@ -53,6 +54,12 @@ def test_manifest_v1_is_as_written_down(bundle: Path) -> None:
     manifest["made_by"]["version"] = "VERSION"
     assert llm4llm.__version__ not in json.dumps(manifest)
     assert manifest == json.loads(GOLDEN.read_text())
+
+
+def test_a_candidate_that_nobody_can_read_is_packed_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bundle_contents.CANDIDATE", b"x = a" + b".b" * 100_000)
+    (patch,) = manifest_of(contents())["patches"]
+    assert (patch["hypothesis"], patch["needs_triton"]) == ("", False)
 
 
 def test_everything_that_the_carried_runtime_imports_is_carried() -> None:

@@ -121,3 +121,11 @@ def test_equal_content_for_the_same_task_is_the_same_candidate(tmp_path: Path, t
     assert one.id == again.id
     assert one.id != elsewhere.id
     assert one.sha256 == elsewhere.sha256
+
+
+def test_a_file_that_nobody_can_read_is_left_to_the_judge(tmp_path: Path, task: Task) -> None:
+    desk = Desk(tmp_path, 1000)
+    (seed,) = desk.seeds("nested")
+    seed.path.write_text("x = a" + ".b" * 100_000)
+    found = run(JOB, Assignment(task, (seed,)), lambda trial: None, desk.tools)
+    assert [trial.candidate.hypothesis for trial in found.trials] == [""]

@@ -36,3 +36,11 @@ def test_phases_that_a_seed_is_for(tmp_path: Path, text: str, expected: set[str]
     file = tmp_path / "candidate.py"
     file.write_text(text)
     assert phases(file) == expected
+
+
+@pytest.mark.parametrize("text", ["x = a" + ".b" * 100_000, "x = (", "PHASES = 1\n"])
+def test_what_can_not_be_read_needs_nothing(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "candidate.py"
+    file.write_text(text)
+    assert not needs_cuda(file)
+    assert phases(file) is None
