@@ -20,6 +20,7 @@ from llm4llm.kit.processes import (
     start_ticks,
 )
 from llm4llm.kit.traces import set_up_traces, span
+from llm4llm.kit.words import counted, printable
 
 __all__ = [
     "Bell",
@@ -30,6 +31,7 @@ __all__ = [
     "TokenBucket",
     "canonical_json",
     "copy_atomic",
+    "counted",
     "first_rung",
     "format_duration",
     "install_folder",
@@ -39,6 +41,7 @@ __all__ = [
     "new_id",
     "open_untrusted",
     "parse_duration",
+    "printable",
     "proportional_bytes",
     "resident_bytes",
     "sessions_of",
