@@ -27,6 +27,8 @@ Emit = Callable[[dict[str, Any]], None]
 
 DECODE_WINDOWS = 3
 WATCHED_REPLAYS = 3
+MAX_HOTSPOTS = 2_000
+MAX_PATH_CHARACTERS = 5 << 20  # of all instances of all hotspots; a profile has to fit into one line of the channel
 GREATEST_SHARE = 0.9999  # so that a ceiling stays a number
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
@@ -192,7 +194,23 @@ def _hotspots(work: _Profile, total_ms: float) -> list[dict[str, Any]]:
     spots = [_hotspot(work, root, row, total_ms, on) for (root, _, _), row in work.rows.items()]
     spots += _silent(work)
     contained = {item["id"] for item in spots if item.pop("container")}
-    return sorted(spots, key=lambda spot: (not spot["calls"], spot["id"] in contained, -spot["share"], spot["id"]))
+    spots.sort(key=lambda spot: (not spot["calls"], spot["id"] in contained, -spot["share"], spot["id"]))
+    if len(spots) > MAX_HOTSPOTS:
+        work.note(f"the {len(spots) - MAX_HOTSPOTS} smallest hotspots were left out")
+    return _told(spots[:MAX_HOTSPOTS])
+
+
+def _told(spots: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The hotspots with as many instances as can be told; one that has more becomes no task."""
+    left = MAX_PATH_CHARACTERS
+    for spot in spots:
+        size = sum(len(path) + 4 for path in spot["paths"])
+        if size <= left:
+            left -= size
+            continue
+        text = f"{spot['module_class']} has {len(spot['paths'])} instances, which is more than can be told apart"
+        spot.update(paths=spot["paths"][:1], refusal=Refusal("many_instances", text)._asdict())
+    return spots
 
 
 def _hotspot(work: _Profile, root: str, row: Row, total_ms: float, on: bounds.Machine) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def _matches(spots: list[Hotspot], wanted: Wanted, tools: Tools, skipped: dict[s
     only = {seed.name: phases(seed.path) for seed in wanted.seeds}
     devices = {root.id: root.devices for root in wanted.capture.roots}
     for spot in spots:
-        named = answer.result["matches"].get(spot.id, ())
+        named = _known(answer.result, spot.id, only)
         on_gpu = any(device.startswith("cuda") for device in devices.get(spot.root, ()))
         placed = tuple(name for name in named if spot.phase in (only[name] or {spot.phase}))
         fitting = [name for name in placed if on_gpu or name not in cuda_only]
@@ -94,6 +94,13 @@ def _matches(spots: list[Hotspot], wanted: Wanted, tools: Tools, skipped: dict[s
             continue
         skipped[spot.id] = _no_seed(spot, placed, len(cuda_only) if not on_gpu else 0)
     return matches
+
+
+def _known(result: dict[str, Any], hotspot: str, seeds: Mapping[str, object]) -> tuple[str, ...]:
+    """The seeds that the host named for a hotspot, without what was never asked about."""
+    matches = result.get("matches")
+    named = matches.get(hotspot, ()) if isinstance(matches, dict) else ()
+    return tuple(name for name in seeds if name in named) if isinstance(named, list | tuple) else ()
 
 
 def _no_seed(spot: Hotspot, named: tuple[str, ...], for_gpus: int) -> Reason:
@@ -116,18 +123,21 @@ def _extracted(job: Job, spots: list[Hotspot], wanted: Wanted, tools: Tools, ski
         return []
     answer = _extract(spots, tools)
     if isinstance(answer, Ok):
-        found = list(answer.result["tasks"])
+        found = _listed(answer)
     elif answer.kind in _LOST and len(spots) > 1:
         # one of them took the host with it: each one by itself, so that the others are not lost
         found = [item for spot in spots for item in _one(spot, tools)]
     else:
         found = [_refusal(spot, answer) for spot in spots]
     tasks: dict[str, Task] = {}
-    for item in found:
-        if "refusal" in item:
-            skipped[item["hotspot"]] = Reason.model_validate(item["refusal"])
-        else:
-            tasks[item["hotspot"]] = _task(item, wanted.capture.environment.target)
+    for spot in spots:
+        item = next((one for one in found if one.get("hotspot") == spot.id), None)
+        if item is not None:
+            outcome = _outcome(item, wanted.capture.environment.target)
+            if isinstance(outcome, Reason):
+                skipped[spot.id] = outcome
+            else:
+                tasks[spot.id] = outcome
     for spot in spots:
         if spot.id not in tasks and spot.id not in skipped:
             skipped[spot.id] = Reason(code="not_extracted", text="the live host gave no task and no reason; this is a fault of llm4llm")
@@ -147,7 +157,13 @@ def _one(spot: Hotspot, tools: Tools) -> list[dict[str, Any]]:
         reason = {"code": "budget_spent", "text": "the budget was used up before this was looked at; give the job a larger --budget"}
         return [{"hotspot": spot.id, "refusal": reason}]
     answer = _extract([spot], tools)
-    return list(answer.result["tasks"]) if isinstance(answer, Ok) else [_refusal(spot, answer)]
+    return _listed(answer) if isinstance(answer, Ok) else [_refusal(spot, answer)]
+
+
+def _listed(answer: Ok) -> list[dict[str, Any]]:
+    """What the host says of each hotspot; what is no such thing is left out."""
+    tasks = answer.result.get("tasks")
+    return [item for item in tasks if isinstance(item, dict)] if isinstance(tasks, list) else []
 
 
 def _refusal(spot: Hotspot, failed: Failed) -> dict[str, Any]:
@@ -155,8 +171,10 @@ def _refusal(spot: Hotspot, failed: Failed) -> dict[str, Any]:
     return {"hotspot": spot.id, "refusal": {"code": f"host_{failed.kind}", "text": text}}
 
 
-def _task(item: dict[str, Any], target: str) -> Task:
+def _outcome(item: dict[str, Any], target: str) -> Task | Reason:
     try:
+        if "refusal" in item:
+            return Reason.model_validate(item["refusal"])
         return Task.model_validate({**{name: item[name] for name in Task.model_fields if name in item}, "target": target})
     except ValidationError as error:
         raise StageError(f"the live host's task can't be read ({error.errors()[0]['msg']})", "this is a fault of llm4llm") from error

@@ -12,6 +12,7 @@ from llm4llm.schema.event import Event
 from llm4llm.schema.job import Job, JobStatus, Request
 from llm4llm.schema.measurement import Paired
 from llm4llm.schema.reason import Reason
+from llm4llm.stages.acceptance.decide import decided
 from llm4llm.stages.acceptance.run import CONFIRMATION_SHARE, Proposal, run
 from llm4llm.stages.tools import Failed, Ok, OnEvent, Tools
 
@@ -269,3 +270,19 @@ def test_cancelled(scene: Any) -> None:
     found = stage.decide(proposal("a"), cancelled=True)
     assert found.reason.code == "cancelled"
     assert stage.host.asked == []
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {},
+        {"checks": None, "sites": {}},
+        {"checks": [{"name": "runs", "passed": True, "detail": ""}] * 10_000, "sites": {}},
+        {"checks": [], "sites": {"x": 3}},
+        {"checks": [], "sites": {}, "baseline_ms": ["fast"], "patched_ms": [1.0]},
+        {"checks": [], "sites": {}, "baseline_ms": [1.0] * 10_000, "patched_ms": [1.0] * 10_000},
+    ],
+)
+def test_a_trial_that_can_not_be_read_is_dropped(result: dict[str, Any]) -> None:
+    found = decided((), Ok(result), 1.0)
+    assert (found.decision, found.reason.code) == ("drop", "trial_unreadable")
