@@ -67,6 +67,16 @@ class ScriptEmpty(UserError):
         self.path = path
 
 
+class ScriptTooHeavy(UserError):
+    """A file that may be Python, but can't be checked at a reasonable cost."""
+
+    code = "script_too_heavy"
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path} can't be checked ({why})", "move large tables into files of their own beside the script")
+        self.path = path
+
+
 class BadArguments(UserError):
     """An option or value that means nothing here."""
 

@@ -112,6 +112,11 @@ def test_scripts_that_are_none(service: Service, content: bytes, code: str) -> N
     refused(with_script(service, content), 422, code)
 
 
+def test_a_script_that_is_too_large(service: Service) -> None:
+    for answer in (with_script(service, b"x\n" * (2 << 20)), post(service, json={"script": "x\n" * (2 << 20)})):
+        assert "1 MiB" in refused(answer, 413, "too_large")["detail"]
+
+
 @pytest.mark.parametrize(
     "name",
     ["../escape.py", "/etc/passwd", "a/../../b", "C:x.py", "a\\..\\b", "nul\0byte.py", "a//b", "a/./b", "x" * 300, " a ", "new\nline"],
