@@ -50,7 +50,7 @@ def inspect(bundle: Path, as_json: bool) -> int:
         say.result(json.dumps(manifest, sort_keys=True))
         return say.EXIT_OK
     for line in _lines(manifest):
-        say.result(line)
+        say.line(line)
     return say.EXIT_OK
 
 
@@ -63,7 +63,7 @@ def verify(bundle: Path, as_json: bool) -> int:
         say.note(f"{bundle}: {problem}")
     if not problems and not as_json:
         manifest = contents.inspect(bundle)
-        say.result(f"{bundle}: whole, {len(manifest['files'])} files, {_patches(len(manifest['patches']))}")
+        say.line(f"{bundle}: whole, {len(manifest['files'])} files, {_patches(len(manifest['patches']))}")
     return say.EXIT_UNUSABLE if problems else say.EXIT_OK
 
 

@@ -41,18 +41,18 @@ def status(job_id: str, as_json: bool) -> int:
         stages = [{"stage": run.stage.value, "attempt": run.attempt, "status": run.status, "seconds": run.seconds} for run in runs]
         say.result(json.dumps({**_facts(job), "stages": stages}))
         return say.EXIT_OK
-    say.result(f"{job.id}  {job.status.value}  {job.request.script} {' '.join(job.request.arguments)}".rstrip())
+    say.line(f"{job.id}  {job.status.value}  {job.request.script} {' '.join(job.request.arguments)}".rstrip())
     for run in runs:
-        say.result(_line(run))
+        say.line(_line(run))
     if job.reason is not None:
-        say.result(f"  {job.reason.code}: {job.reason.text}")
+        say.line(f"  {job.reason.code}: {job.reason.text}")
     ended = job.status not in (JobStatus.QUEUED, JobStatus.RUNNING)
     if job.request.uploaded:
         hint = f"get the bundle with: llm4llm download {job.id}" if ended else f"a worker runs it; see llm4llm logs {job.id}"
         if not ended or (job.reason is not None and job.reason.code == "accepted"):
-            say.result(f"  {hint}")
+            say.line(f"  {hint}")
     elif not ended:
-        say.result(f"  continue with: llm4llm optimize --resume {job.id}")
+        say.line(f"  continue with: llm4llm optimize --resume {job.id}")
     return say.EXIT_OK
 
 

@@ -19,7 +19,7 @@ from llm4llm.cli import say
 from llm4llm.cli.embedded import embedded_workers
 from llm4llm.cli.opened import settings_with_home
 from llm4llm.errors import BadArguments
-from llm4llm.kit import SystemClock
+from llm4llm.kit import SystemClock, set_up_logs
 from llm4llm.sandbox.isolation import isolation
 from llm4llm.settings import Settings
 from llm4llm.store import open_store
@@ -46,7 +46,7 @@ def serve(options: Serving) -> int:
     keys_required = options.require_keys or settings.require_keys
     level = isolation().level
     _check_bind(options, keys_required, level)
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logs(False, settings.log_level)
     # what is wrong with a body is told to whoever sent it
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
     store = open_store(settings.database, settings.blobs)
