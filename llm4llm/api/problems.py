@@ -25,6 +25,7 @@ _STATUS = {
     "job_active": 409,
     "idempotency_conflict": 409,
     "bad_upload": 400,
+    "request_timeout": 408,
     "too_large": 413,
     "unsupported_media_type": 415,
     "headers_too_large": 431,
@@ -39,6 +40,7 @@ _EXAMPLES = {
     401: ("not_authenticated", "this needs a valid API key"),
     403: ("not_permitted", "the API key lacks the scope 'submit'"),
     404: ("unknown_job", "there is no stored job job_1m8qy2zkv66zqdhgf"),
+    408: ("request_timeout", "no byte of the body came for 60 s"),
     409: ("no_bundle", "job job_1m8qy2zkv66zqdhgf has no bundle (it has not ended yet)"),
     413: ("too_large", "the body is larger than 67108864 bytes"),
     415: ("unsupported_media_type", "a body of type 'text/plain' can't be read here"),
@@ -65,6 +67,22 @@ class HeadersTooLarge(UserError):
 
     def __init__(self, what: str) -> None:
         super().__init__(what, "send plain HTTP/1.1 with fewer headers")
+
+
+class RequestTimeout(UserError):
+    """A client that began a request and does not go on with it."""
+
+    code = "request_timeout"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, "send the request again, without pauses")
+
+
+class TooManyConnections(InfraError):
+    code = "too_many_connections"
+
+    def __init__(self) -> None:
+        super().__init__("too many connections are open", "close those that are not needed, and try again later")
 
 
 class InvalidRequest(UserError):

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import ipaddress
 import logging
+import resource
 import signal
 import socket
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from llm4llm.store import open_store
 
 _DRAIN_S = 20  # what an answer that has begun may still take
 _BACKLOG = 512
+_MOST_CONNECTIONS, _FEWEST_CONNECTIONS = 2_000, 16
+_OTHER_FILES = 224  # a hundred of them for connections that are being refused
 _WEAKEST = "limits-only"
 
 
@@ -102,8 +105,15 @@ def _config(context_app: object) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=75,
+        limit_concurrency=_most_connections(),
         timeout_graceful_shutdown=_DRAIN_S,
     )
+
+
+def _most_connections() -> int:
+    """As many as there are file descriptors for, besides those for files, the database and pipes."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _MOST_CONNECTIONS if files == resource.RLIM_INFINITY else max(_FEWEST_CONNECTIONS, min(_MOST_CONNECTIONS, files - _OTHER_FILES))
 
 
 def _check_bind(options: Serving, keys_required: bool, level: str) -> None:
