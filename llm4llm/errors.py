@@ -240,8 +240,8 @@ class TooManyJobs(UserError):
 class RateLimited(UserError):
     code = "rate_limited"
 
-    def __init__(self, retry_after_s: float) -> None:
-        super().__init__("too many requests with this key", f"try again in {retry_after_s:.1f} s")
+    def __init__(self, retry_after_s: float, what: str = "too many requests with this key") -> None:
+        super().__init__(what, f"try again in {retry_after_s:.1f} s")
         self.retry_after_s = retry_after_s
 
 
