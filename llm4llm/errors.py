@@ -234,7 +234,7 @@ class TooManyJobs(UserError):
     code = "too_many_jobs"
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"this key has {limit} jobs that have not ended, which is its limit", "wait for one to end or cancel one")
+        super().__init__(f"this key has all the jobs that it may have at once ({limit})", "wait for one to end or cancel one")
 
 
 class RateLimited(UserError):

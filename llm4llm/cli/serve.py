@@ -20,7 +20,7 @@ from llm4llm.cli import say
 from llm4llm.cli.embedded import embedded_workers
 from llm4llm.cli.opened import settings_with_home
 from llm4llm.errors import BadArguments
-from llm4llm.kit import SystemClock, set_up_logs
+from llm4llm.kit import SystemClock, counted, set_up_logs
 from llm4llm.sandbox.isolation import isolation
 from llm4llm.settings import Settings
 from llm4llm.store import open_store
@@ -132,7 +132,7 @@ def _notices(settings: Settings, keys_required: bool, level: str, workers: int) 
     keys = (
         "API keys are required" if keys_required else "API keys are off: every program on this machine may submit jobs and read all of them"
     )
-    runs = f"{workers} embedded worker{'s' * (workers > 1)}" if workers else "no worker runs here: jobs wait for a llm4llm worker"
+    runs = counted(workers, "embedded worker") if workers else "no worker runs here: jobs wait for a llm4llm worker"
     return keys, runs, f"jobs and files lie in {settings.home}; isolation of children: {level}"
 
 

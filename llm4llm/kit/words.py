@@ -3,7 +3,7 @@
 
 def counted(count: int, noun: str, plural: str = "") -> str:
     """A number with its noun: 1 hotspot, 2 hotspots."""
-    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def printable(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from pydantic import ConfigDict, ValidationError
 
+from llm4llm.kit import counted
 from llm4llm.kit.statistics import BadSamples, bootstrap_ratio
 from llm4llm.schema.acceptance import Check, Checks, Patch, Site, Sites, Trialled
 from llm4llm.schema.base import Frozen, Prose, Samples
@@ -92,7 +93,7 @@ def _objection(patches: tuple[Patch, ...], checks: list[Check], sites: dict[str,
         for site in sites.get(never[0].candidate, ()):
             for why, count in site.fallback_reasons.items():
                 fallbacks[why] = fallbacks.get(why, 0) + count
-        why = ", ".join(f"{count} calls: {name}" for name, count in fallbacks.items()) or "its modules were not called"
+        why = ", ".join(f"{counted(count, 'call')}: {name}" for name, count in fallbacks.items()) or "its modules were not called"
         return Reason(code="never_ran", text=f"{never[0].candidate} did not run once in a pass over the workload ({why})")
     return None
 

@@ -3,6 +3,7 @@
 from pydantic import ValidationError
 
 from llm4llm.errors import StageError
+from llm4llm.kit import counted
 from llm4llm.schema.event import Event
 from llm4llm.schema.job import Job, StageName
 from llm4llm.schema.profile import ProfileReport
@@ -26,7 +27,7 @@ def run(job: Job, tools: Tools) -> ProfileReport:
         report = ProfileReport.model_validate(answer.result)
     except ValidationError as error:
         raise StageError(f"the live host's profile can't be read ({error.errors()[0]['msg']})", "this is a fault of llm4llm") from error
-    text = f"{len(report.hotspots)} hotspots"
+    text = counted(len(report.hotspots), "hotspot")
     if report.end_to_end.samples_ms:
         text += f"; one pass over the workload takes {report.end_to_end.median_ms:.1f} ms"
     tools.progress(Event(job=job.id, kind="note", stage=StageName.PROFILE, text=text))

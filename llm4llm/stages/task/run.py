@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from llm4llm.assets import Seed
 from llm4llm.errors import StageError
+from llm4llm.kit import counted
 from llm4llm.schema.capture import Capture
 from llm4llm.schema.event import Event
 from llm4llm.schema.job import Job, StageName
@@ -44,7 +45,7 @@ def run(job: Job, wanted: Wanted, tools: Tools) -> Selection:
     chosen = [spot for spot in open_spots if spot.id not in skipped]
     chosen.sort(key=lambda spot: (-spot.share, spot.id))
     tasks = _extracted(job, chosen, wanted, tools, skipped)
-    text = f"{len(tasks)} of {len(wanted.report.hotspots)} hotspots are worth an attempt"
+    text = f"worth an attempt: {len(tasks)} of {counted(len(wanted.report.hotspots), 'hotspot')}"
     tools.progress(Event(job=job.id, kind="note", stage=StageName.TASK, text=text))
     seeds = {task.id: matches.get(task.hotspot, ()) for task in tasks}
     return Selection(tasks=tuple(tasks), seeds=seeds, skipped=skipped)

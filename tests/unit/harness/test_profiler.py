@@ -70,7 +70,7 @@ def test_what_can_not_be_told_in_full_is_said(monkeypatch: pytest.MonkeyPatch) -
     driver = recorded(small_lm(), "generate", torch.randint(0, 40, (1, 20)), 2)
     found = ProfileReport.model_validate(profile(workload_of(driver), {"repeats": 1, "time_limit_s": 30.0}, lambda event: None))
     assert len(found.hotspots) == 3
-    assert "smallest hotspots were left out" in found.method
+    assert "left out as the smallest: " in found.method
     mixer = next(spot for spot in found.hotspots if spot.module_class == "SlowMixer")
     assert (len(mixer.paths), mixer.refusal and mixer.refusal.code) == (1, "many_instances")
 
