@@ -31,7 +31,7 @@ class Site(Frozen):
     path: Name
     hits: int
     fallbacks: int
-    fallback_reasons: Annotated[dict[Name, int], Field(max_length=1_000)] = {}
+    fallback_reasons: Annotated[dict[Name, int], Field(max_length=100)] = {}
 
 
 class Check(Frozen):
@@ -43,7 +43,7 @@ class Check(Frozen):
     excused: bool = False  # passed in spite of a difference, because rounding explains it
 
 
-Checks = Annotated[tuple[Check, ...], Field(max_length=1_000)]
+Checks = Annotated[tuple[Check, ...], Field(max_length=100)]
 Sites = Annotated[dict[Name, Annotated[tuple[Site, ...], Field(max_length=200_000)]], Field(max_length=1_000)]
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from llm4llm.schema.base import Facts, Frozen, Name, Names, Number, Sentence
+from llm4llm.schema.base import Facts, Frozen, Name, Number, Sentence
 from llm4llm.schema.measurement import Paired
 
 Language = Literal["triton", "torch", "mixed", "unknown"]
@@ -24,9 +24,9 @@ class KernelFacts(Frozen):
 class _Verdict(Frozen):
     reason: Sentence  # one sentence that a person can act on
     language: Language = "unknown"
-    feedback: Annotated[tuple[Sentence, ...], Field(max_length=100)] = ()  # at most 40 lines for the author of the candidate
-    gates: Names = ()  # gates that were run, in order
-    kernels: Annotated[tuple[KernelFacts, ...], Field(max_length=1_000)] = ()
+    feedback: Annotated[tuple[Sentence, ...], Field(max_length=40)] = ()  # at most 40 lines for the author of the candidate
+    gates: Annotated[tuple[Name, ...], Field(max_length=200)] = ()  # gates that were run, in order
+    kernels: Annotated[tuple[KernelFacts, ...], Field(max_length=500)] = ()
     seconds: Number = 0.0
 
 

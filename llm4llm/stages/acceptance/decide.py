@@ -1,5 +1,7 @@
 """From what the live host measured to one decision with its reason."""
 
+from itertools import accumulate
+
 from pydantic import ConfigDict, ValidationError
 
 from llm4llm.kit import counted
@@ -10,6 +12,7 @@ from llm4llm.schema.measurement import Paired
 from llm4llm.schema.reason import Reason
 from llm4llm.stages.tools import Failed, Ok
 
+_MOST_CHARACTERS = 256 << 10  # of the sites of one trial
 METHOD = "whole driver calls replayed on the live instance, ABBA order, fresh inputs and random state for every repetition"
 
 
@@ -30,6 +33,24 @@ class _Told(Frozen):
     patched_ms: Samples = ()
     method: Prose | None = None
     restored: bool = False
+
+
+def _folded(sites: dict[str, tuple[Site, ...]], patches: tuple[Patch, ...]) -> dict[str, tuple[Site, ...]]:
+    """The sites of the patches that were asked about; what is more than anybody reads is added up in a last one."""
+    left, kept = _MOST_CHARACTERS, {}
+    for patch in patches:
+        found = sites.get(patch.candidate, ())
+        sizes = accumulate(len(site.path) + 64 + sum(len(why) + 16 for why in site.fallback_reasons) for site in found)
+        fitting = sum(1 for size in sizes if size <= left)
+        left -= sum(len(site.path) + 64 for site in found[:fitting])
+        rest = found[fitting:]
+        kept[patch.candidate] = found[:fitting] + ((_sum(rest),) if rest else ())
+    return kept
+
+
+def _sum(sites: tuple[Site, ...]) -> Site:
+    hits, fallbacks = sum(site.hits for site in sites), sum(site.fallbacks for site in sites)
+    return Site(path=f"and {len(sites)} more", hits=hits, fallbacks=fallbacks)
 
 
 def _paired(told: _Told) -> Paired | None:
@@ -59,7 +80,7 @@ def decided(patches: tuple[Patch, ...], answer: Ok | Failed, threshold: float) -
         told = _Told.model_validate(answer.result)
     except ValidationError as error:
         return dropped(patches, "trial_unreadable", f"what was told of the trial can't be read ({error.errors()[0]['msg']})")
-    checks, sites, timing = list(told.checks), told.sites, _paired(told)
+    checks, sites, timing = list(told.checks), _folded(told.sites, patches), _paired(told)
     if not told.restored and all(check.name != "restored" for check in checks):
         checks.append(Check(name="restored", passed=False, detail="the model was not as before once the patch was removed"))
     reason = _objection(patches, checks, sites) or _gain_objection(timing, threshold)
