@@ -67,6 +67,16 @@ class ScriptEmpty(UserError):
         self.path = path
 
 
+class ScriptTooHeavy(UserError):
+    """A file that may be Python, but can't be checked at a reasonable cost."""
+
+    code = "script_too_heavy"
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path} can't be checked ({why})", "move large tables into files of their own beside the script")
+        self.path = path
+
+
 class BadArguments(UserError):
     """An option or value that means nothing here."""
 
@@ -233,14 +243,14 @@ class TooManyJobs(UserError):
     code = "too_many_jobs"
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"this key has {limit} jobs that have not ended, which is its limit", "wait for one to end or cancel one")
+        super().__init__(f"this key has all the jobs that it may have at once ({limit})", "wait for one to end or cancel one")
 
 
 class RateLimited(UserError):
     code = "rate_limited"
 
-    def __init__(self, retry_after_s: float) -> None:
-        super().__init__("too many requests with this key", f"try again in {retry_after_s:.1f} s")
+    def __init__(self, retry_after_s: float, what: str = "too many requests with this key") -> None:
+        super().__init__(what, f"try again in {retry_after_s:.1f} s")
         self.retry_after_s = retry_after_s
 
 

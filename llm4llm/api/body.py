@@ -12,7 +12,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
-from llm4llm.api.problems import InvalidRequest, UnsupportedMediaType, faults_of
+from llm4llm.api.problems import FAULTS_SHOWN, InvalidRequest, UnsupportedMediaType, faults_of
 from llm4llm.errors import BadUpload, TooLarge
 from llm4llm.schema.submission import JsonSubmission, Options
 from llm4llm.service.archive import Part
@@ -123,11 +123,12 @@ def _from_form(form: FormData, idempotency_key: str | None) -> Upload:
             faults.append({"where": name, "what": "only one file may be given"})
     if not files["script"]:
         faults.append({"where": "script", "what": "the script is missing; send it as a file"})
-    if faults:
-        raise InvalidRequest(faults)
+    options = _options(texts, faults)
+    if options is None or faults:
+        raise InvalidRequest(faults[:FAULTS_SHOWN])
     return Upload(
         script=_part(files["script"][0]),
-        options=_options(texts),
+        options=options,
         files=tuple(_part(file) for file in files["files"]),
         archive=files["archive"][0].file if files["archive"] else None,
         idempotency_key=idempotency_key,
@@ -142,20 +143,21 @@ def _misplaced(name: str, value: object, twice: bool) -> str:
     return "has to be text, without a file name" if name in _TEXT_FIELDS and isinstance(value, UploadFile) else "there is no such field"
 
 
-def _options(texts: dict[str, Any]) -> Options:
-    """Options from form fields: lists and objects are JSON, everything else is plain text."""
+def _options(texts: dict[str, Any], faults: list[dict[str, str]]) -> Options | None:
+    """Options from form fields: lists and objects are JSON, everything else is plain text. All that is wrong is added to `faults`."""
     readers: dict[str, TypeAdapter[Any]] = {"args": _ARGS, "environment": _ENVIRONMENT}
     for name, reader in readers.items():
         if name in texts:
             try:
                 texts[name] = reader.validate_json(texts[name])
             except ValidationError as error:
-                what = error.errors()[0]["msg"]
-                raise InvalidRequest([{"where": name, "what": f"has to be JSON: {what}"[:300]}]) from error
+                faults.append({"where": name, "what": f"has to be JSON: {error.errors()[0]['msg']}"[:300]})
+                del texts[name]
     try:
         return Options.model_validate(texts)
     except ValidationError as error:
-        raise InvalidRequest(faults_of(error)) from error
+        faults.extend(faults_of(error))
+        return None
 
 
 def _from_json(body: bytes, idempotency_key: str | None) -> Upload:

@@ -1,5 +1,6 @@
 """What routes work with."""
 
+import ipaddress
 import random
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -12,6 +13,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from llm4llm.api.marks import Marks
 from llm4llm.api.metrics import Metrics
 from llm4llm.api.watch import Watch
+from llm4llm.errors import NotAuthenticated
 from llm4llm.kit import Clock
 from llm4llm.schema.apikey import Caller, Scope
 from llm4llm.service.access import demand
@@ -67,6 +69,15 @@ async def _here(request: Request) -> Context:
     return _context(request)
 
 
+def _network(host: str) -> str:
+    """What one client can choose among: a single IPv4 address, or a whole IPv6 network of 64 bits."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    return host if address.version == 4 else str(ipaddress.ip_network((address, 64), strict=False))
+
+
 _bearer = HTTPBearer(auto_error=False, description="An API key. Not asked for where the server runs without keys, on loopback.")
 
 
@@ -79,9 +90,13 @@ class _Needs:
     async def __call__(self, request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]) -> Caller:
         gate = _context(request).gate
         secret = credentials.credentials if credentials else None
-        caller = gate.known(secret)
-        if caller is None:
-            caller = await run_in_threadpool(gate.caller, secret)
+        try:
+            caller = gate.known(secret)
+            if caller is None:
+                caller = await run_in_threadpool(gate.caller, secret)
+        except NotAuthenticated:
+            gate.refused(_network(request.client.host) if request.client else "")
+            raise
         gate.admit(caller)
         demand(caller, self._scope)
         return caller

@@ -35,15 +35,22 @@ class Front:
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
-        status = 0
+        # routes know GET alone; a HEAD is answered with its head, and the server leaves out the body
+        head = scope["method"] == "HEAD"
+        scope = {**scope, "method": "GET"} if head else scope
+        ended = False
 
         async def noted(message: Message) -> None:
-            nonlocal status
+            nonlocal ended
+            if ended:
+                return
             if message["type"] == "http.response.start":
-                status = message["status"]
                 message["headers"] = [*message["headers"], (b"x-content-type-options", b"nosniff")]
-                self._note(scope, status, time.perf_counter() - began)
+                self._note("HEAD" if head else scope["method"], scope, message["status"], time.perf_counter() - began)
             await send(message)
+            if head:
+                ended = True  # a stream would go on for long
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
 
         if len(scope["headers"]) > _MOST_HEADERS:
             await of_error(HeadersTooLarge(f"there are more than {_MOST_HEADERS} headers"))(scope, receive, noted)
@@ -54,9 +61,9 @@ class Front:
             return
         await self._app(scope, receive, noted)
 
-    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+    def _note(self, method: str, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "unknown")
-        method = scope["method"] if scope["method"] in _METHODS else "other"
+        method = method if method in _METHODS else "other"
         self._metrics.answered(method, route, status, seconds)
         log.info("%s %s %d %.1f ms", method, scope["path"][:200], status, 1e3 * seconds)
 

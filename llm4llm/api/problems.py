@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
 
 from llm4llm.errors import InfraError, Llm4llmError, NotAuthenticated, RateLimited, TooManyJobs, UserError
 
@@ -25,6 +26,7 @@ _STATUS = {
     "job_active": 409,
     "idempotency_conflict": 409,
     "bad_upload": 400,
+    "request_timeout": 408,
     "too_large": 413,
     "unsupported_media_type": 415,
     "headers_too_large": 431,
@@ -39,6 +41,7 @@ _EXAMPLES = {
     401: ("not_authenticated", "this needs a valid API key"),
     403: ("not_permitted", "the API key lacks the scope 'submit'"),
     404: ("unknown_job", "there is no stored job job_1m8qy2zkv66zqdhgf"),
+    408: ("request_timeout", "no byte of the body came for 60 s"),
     409: ("no_bundle", "job job_1m8qy2zkv66zqdhgf has no bundle (it has not ended yet)"),
     413: ("too_large", "the body is larger than 67108864 bytes"),
     415: ("unsupported_media_type", "a body of type 'text/plain' can't be read here"),
@@ -48,7 +51,7 @@ _EXAMPLES = {
     500: ("internal_error", "a fault of llm4llm; its log says more"),
     503: ("store_unavailable", "the database can't be used"),
 }
-_FAULTS_SHOWN = 20
+FAULTS_SHOWN = 20
 _BUSY_RETRY_S = 5
 _JOBS_RETRY_S = 30
 
@@ -65,6 +68,22 @@ class HeadersTooLarge(UserError):
 
     def __init__(self, what: str) -> None:
         super().__init__(what, "send plain HTTP/1.1 with fewer headers")
+
+
+class RequestTimeout(UserError):
+    """A client that began a request and does not go on with it."""
+
+    code = "request_timeout"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, "send the request again, without pauses")
+
+
+class TooManyConnections(InfraError):
+    code = "too_many_connections"
+
+    def __init__(self) -> None:
+        super().__init__("too many connections are open", "close those that are not needed, and try again later")
 
 
 class InvalidRequest(UserError):
@@ -123,7 +142,7 @@ def of_error(error: Llm4llmError) -> Response:
 def faults_of(error: ValidationError | RequestValidationError, skip: tuple[str, ...] = ()) -> list[dict[str, str]]:
     """Where and what, without the values: they may be long, or secret."""
     faults = []
-    for one in error.errors()[:_FAULTS_SHOWN]:
+    for one in error.errors()[:FAULTS_SHOWN]:
         where = ".".join(str(part)[:60] for part in one["loc"] if part not in skip)
         faults.append({"where": where or "request", "what": str(one["msg"])[:300]})
     return faults
@@ -144,7 +163,8 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         code = _CODES.get(error.status_code, "http_error")
         detail = f"there is no {request.method} {request.url.path[:200]}" if error.status_code in (404, 405) else str(error.detail)
-        return problem(error.status_code, code, detail, "see /openapi.json for what there is", error.headers)
+        headers = {**(error.headers or {}), **({"Allow": _allowed(request)} if error.status_code == 405 else {})}
+        return problem(error.status_code, code, detail, "see /openapi.json for what there is", headers)
 
     async def fault(request: Request, error: Exception) -> Response:
         return problem(500, "internal_error", "a fault of llm4llm; its log says more", "report it with the time of the request")
@@ -153,6 +173,20 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(Exception, fault)
+
+
+def _allowed(request: Request) -> str:
+    """The methods of all routes at this address; one route alone knows only its own."""
+    here = (route for route in _single(request.app.routes) if route.matches(request.scope)[0] is not Match.NONE)
+    methods = {method for route in here for method in getattr(route, "methods", None) or ()}
+    return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
+
+
+def _single(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
+    """Newer releases of FastAPI keep an included router as one route."""
+    for route in routes:
+        inner = getattr(route, "original_router", None)
+        yield from [route] if inner is None else _single(inner.routes)
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:

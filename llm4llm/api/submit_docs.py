@@ -30,7 +30,7 @@ def _flat(schema: dict[str, Any]) -> dict[str, Any]:
 def _multipart() -> dict[str, Any]:
     options = _flat(Options.model_json_schema())["properties"] | _JSON_TEXT
     properties = {
-        "script": {**_FILE, "description": "The script; its file name may hold folders."},
+        "script": {**_FILE, "description": "The script, at most 1 MiB; its file name may hold folders."},
         "files": {"type": "array", "items": _FILE, "maxItems": 1000, "description": "More files, by their relative paths."},
         "archive": {**_FILE, "description": "One zip of more files."},
         **options,

@@ -235,8 +235,11 @@ def run(
     bundle: Annotated[Path, typer.Option("--bundle", metavar="B.zip", help="A bundle that llm4llm optimize wrote.", show_default=False)],
     python: Python = None,
     env: Environment = [],  # noqa: B006 (typer copies it)
+    quiet: Annotated[bool, typer.Option("--quiet", help="Leave stderr to the script: do not say how often the patches ran.")] = False,
 ) -> None:
     """Run an unmodified script with a bundle applied to its models; same output, same exit code.
+
+    At the end one line on stderr says how often each patch ran (hits), and how often the original did in its place (fallbacks).
 
     [bold]Example[/bold]
 
@@ -245,7 +248,7 @@ def run(
     from llm4llm.cli import bundle as command
     from llm4llm.cli.request import Options
 
-    raise typer.Exit(command.run(bundle, Options(script, ctx.obj, python, tuple(env))))
+    raise typer.Exit(command.run(bundle, Options(script, ctx.obj, python, tuple(env)), quiet))
 
 
 Bundle = Annotated[Path, typer.Argument(metavar="B.zip", help="A bundle that llm4llm optimize wrote.", show_default=False)]

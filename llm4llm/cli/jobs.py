@@ -6,19 +6,23 @@ from typing import Any
 from rich.table import Table
 
 from llm4llm.cli import say
-from llm4llm.cli.opened import opened
+from llm4llm.cli.opened import Opened, opened
 from llm4llm.kit import format_duration
 from llm4llm.schema.job import Job, JobStatus
 from llm4llm.schema.run import StageRun
+from llm4llm.service.view import Views
+
+_AT_ONCE = 500  # ids in one question; databases limit parameters
 
 
 def jobs(limit: int, as_json: bool) -> int:
     """Newest first; one JSON object per line with --json."""
-    with opened() as local:
+    with opened() as local, local.store.reading():
         found = local.store.jobs.latest(limit)
+        views = _views(local, *found) if as_json else []
     if as_json:
-        for job in found:
-            say.result(json.dumps(_facts(job)))
+        for view in views:
+            say.result(json.dumps(view))
         return say.EXIT_OK
     if not found:
         say.note("no job is stored yet: start one with llm4llm optimize SCRIPT.py")
@@ -33,26 +37,27 @@ def jobs(limit: int, as_json: bool) -> int:
 
 
 def status(job_id: str, as_json: bool) -> int:
-    """State, reason and stages of one job."""
-    with opened() as local:
+    """State, reason and stages of one job; with --json what a server says of it, and its stages."""
+    with opened() as local, local.store.reading():
         job = local.store.jobs.get(job_id)
         runs = local.store.stages.runs(job_id)
+        (view,) = _views(local, job) if as_json else ({},)
     if as_json:
         stages = [{"stage": run.stage.value, "attempt": run.attempt, "status": run.status, "seconds": run.seconds} for run in runs]
-        say.result(json.dumps({**_facts(job), "stages": stages}))
+        say.result(json.dumps({**view, "stages": stages}))
         return say.EXIT_OK
-    say.result(f"{job.id}  {job.status.value}  {job.request.script} {' '.join(job.request.arguments)}".rstrip())
+    say.line(f"{job.id}  {job.status.value}  {job.request.script} {' '.join(job.request.arguments)}".rstrip())
     for run in runs:
-        say.result(_line(run))
+        say.line(_line(run))
     if job.reason is not None:
-        say.result(f"  {job.reason.code}: {job.reason.text}")
+        say.line(f"  {job.reason.code}: {job.reason.text}")
     ended = job.status not in (JobStatus.QUEUED, JobStatus.RUNNING)
     if job.request.uploaded:
         hint = f"get the bundle with: llm4llm download {job.id}" if ended else f"a worker runs it; see llm4llm logs {job.id}"
         if not ended or (job.reason is not None and job.reason.code == "accepted"):
-            say.result(f"  {hint}")
+            say.line(f"  {hint}")
     elif not ended:
-        say.result(f"  continue with: llm4llm optimize --resume {job.id}")
+        say.line(f"  continue with: llm4llm optimize --resume {job.id}")
     return say.EXIT_OK
 
 
@@ -62,8 +67,12 @@ def _line(run: StageRun) -> str:
     return f"  {run.stage.value:<11} attempt {run.attempt}  {run.status:<9} {took}{why}".rstrip()
 
 
-def _facts(job: Job) -> dict[str, Any]:
-    """A job without its variables, which may hold secrets."""
-    facts = job.model_dump(mode="json")
-    facts["request"]["environment"] = sorted(job.request.environment)
-    return facts
+def _views(local: Opened, *jobs: Job) -> list[dict[str, Any]]:
+    """Jobs in the shape in which a server gives them."""
+    views = Views(local.store, local.clock)
+    found = []
+    for start in range(0, len(jobs), _AT_ONCE):
+        part = jobs[start : start + _AT_ONCE]
+        marks = local.store.listing.marks(tuple(job.id for job in part))
+        found += [views.of(job.id, marks[job.id]).model_dump(mode="json") for job in part]
+    return found

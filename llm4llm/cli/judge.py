@@ -52,7 +52,7 @@ def _target(task: Path) -> str | None:
 
 def _print(verdict: Verdict) -> None:
     kind = "" if verdict.kind == verdict.outcome else f" ({verdict.kind})"
-    say.result(f"{verdict.outcome}{kind}: {verdict.reason}")
+    say.line(f"{verdict.outcome}{kind}: {verdict.reason}")
     if isinstance(verdict, Passed) and verdict.speedup is not None and verdict.ci95 is not None:
         low, high = verdict.ci95
         config = f", with {json.dumps(verdict.config, sort_keys=True)}" if verdict.config else ""
@@ -62,6 +62,7 @@ def _print(verdict: Verdict) -> None:
     for kernel in verdict.kernels:
         facts = (("registers", kernel.registers), ("bytes of shared memory", kernel.shared_bytes), ("bytes spilled", kernel.spill_bytes))
         shown = ", ".join(f"{number} {name}" for name, number in facts if number is not None)
-        say.result(f"  kernel {kernel.kernel} for {kernel.target}: {shown}")
+        say.line(f"  kernel {kernel.kernel} for {kernel.target}: {shown}")
     for line in verdict.feedback:
-        say.result(f"  {line}")
+        for part in line.splitlines():
+            say.line(f"  {part}")

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from llm4llm.cli.say import is_live
-from llm4llm.kit import format_duration
+from llm4llm.kit import format_duration, printable
 from llm4llm.schema.event import Event
 from llm4llm.schema.job import StageName
 
@@ -111,7 +111,7 @@ class _PlainLines(Watched):
         elif event.kind == "stage_finished" and event.stage is not None:
             took = f" after {format_duration(self.took_s(event.stage) or 0.0)}"
             text = text.removeprefix(f"{event.stage.value} ") + took
-        sys.stderr.write(head + " ".join(text.split()) + "\n")
+        sys.stderr.write(head + printable(" ".join(text.split())) + "\n")
         sys.stderr.flush()
 
 
@@ -124,7 +124,9 @@ def picture(watched: Watched) -> RenderableType:
         (f"{format_duration(watched.elapsed_s)} passed, {left} of the budget left", "dim"),
     )
     best = Text(f"trials {watched.trials}, best so far {watched.best_text()}")
-    lines = [Text(f"  {' '.join(text.split())}", style=style, overflow="ellipsis", no_wrap=True) for style, text in watched.lines]
+    lines = [
+        Text(f"  {printable(' '.join(text.split()))}", style=style, overflow="ellipsis", no_wrap=True) for style, text in watched.lines
+    ]
     return Group(head, _stages(watched), best, *lines)
 
 

@@ -87,7 +87,7 @@ def _print(report: dict[str, Any], folder: Path, as_json: bool) -> None:
         say.result(canonical_json(report))
         return
     for line in summary(report, folder):
-        say.result(line)
+        say.line(line)
 
 
 def _codes(family: type[UserError]) -> set[str]:

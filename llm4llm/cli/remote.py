@@ -133,15 +133,15 @@ def _ended(job: dict[str, Any], as_json: bool) -> int:
 def _tell(job: dict[str, Any]) -> None:
     spent, budget = (format_duration(job["spend"][name]) for name in ("seconds", "budget_seconds"))
     stage = f", {job['stage']}" if job["stage"] and job["status"] == "running" else ""
-    say.result(f"{job['id']}  {job['status']}{stage}  {job['script']}  {100 * job['progress']:.0f} %, {spent} of {budget} used")
+    say.line(f"{job['id']}  {job['status']}{stage}  {job['script']}  {100 * job['progress']:.0f} %, {spent} of {budget} used")
     best = job["best"]["end_to_end_speedup"] or job["best"]["module_speedup"]
     if best is not None:
         so_far = "" if job["status"] in ("succeeded", "failed", "cancelled") else " so far"
-        say.result(f"  best{so_far}: {best:.2f}x {'end to end' if job['best']['end_to_end_speedup'] else 'on its module'}")
+        say.line(f"  best{so_far}: {best:.2f}x {'end to end' if job['best']['end_to_end_speedup'] else 'on its module'}")
     if job["reason"]:
-        say.result(f"  {job['reason']['code']}: {job['reason']['text']}")
+        say.line(f"  {job['reason']['code']}: {job['reason']['text']}")
         if job["reason"]["code"] == "accepted":
-            say.result(f"  get the bundle with: llm4llm download {job['id']}")
+            say.line(f"  get the bundle with: llm4llm download {job['id']}")
 
 
 def _variables(given: tuple[str, ...]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from llm4llm.errors import Llm4llmError, UserError
+from llm4llm.kit import printable
 
 NAME = "llm4llm"
 SELFTEST = "judge selftest"
@@ -28,9 +29,14 @@ def result(text: str) -> None:
     sys.stdout.flush()
 
 
+def line(text: str) -> None:
+    """One line on stdout for people; what a server or a script said in it steers no terminal."""
+    result(printable(text))
+
+
 def note(text: str) -> None:
     """One line on stderr, with our name in front: the script's own lines may stand beside it."""
-    sys.stderr.write(f"{NAME}: {' '.join(text.split())}\n")
+    sys.stderr.write(f"{NAME}: {printable(' '.join(text.split()))}\n")
     sys.stderr.flush()
 
 
@@ -46,8 +52,8 @@ def tables() -> Console:
 
 
 def cells(*values: object) -> list[Text]:
-    """Cells of a table, as they are: brackets in an error's text or in a name are no markup."""
-    return [Text(str(value)) for value in values]
+    """Cells of a table, as they are: brackets in an error's text or in a name are no markup, and steer no terminal."""
+    return [Text(printable(str(value))) for value in values]
 
 
 def is_live() -> bool:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import ipaddress
 import logging
+import resource
 import signal
 import socket
 from dataclasses import dataclass
@@ -19,13 +20,15 @@ from llm4llm.cli import say
 from llm4llm.cli.embedded import embedded_workers
 from llm4llm.cli.opened import settings_with_home
 from llm4llm.errors import BadArguments
-from llm4llm.kit import SystemClock
+from llm4llm.kit import SystemClock, counted, set_up_logs
 from llm4llm.sandbox.isolation import isolation
 from llm4llm.settings import Settings
 from llm4llm.store import open_store
 
 _DRAIN_S = 20  # what an answer that has begun may still take
 _BACKLOG = 512
+_MOST_CONNECTIONS, _FEWEST_CONNECTIONS = 2_000, 16
+_OTHER_FILES = 224  # a hundred of them for connections that are being refused
 _WEAKEST = "limits-only"
 
 
@@ -46,7 +49,7 @@ def serve(options: Serving) -> int:
     keys_required = options.require_keys or settings.require_keys
     level = isolation().level
     _check_bind(options, keys_required, level)
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logs(False, settings.log_level)
     # what is wrong with a body is told to whoever sent it
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
     store = open_store(settings.database, settings.blobs)
@@ -102,8 +105,15 @@ def _config(context_app: object) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=75,
+        limit_concurrency=_most_connections(),
         timeout_graceful_shutdown=_DRAIN_S,
     )
+
+
+def _most_connections() -> int:
+    """As many as there are file descriptors for, besides those for files, the database and pipes."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _MOST_CONNECTIONS if files == resource.RLIM_INFINITY else max(_FEWEST_CONNECTIONS, min(_MOST_CONNECTIONS, files - _OTHER_FILES))
 
 
 def _check_bind(options: Serving, keys_required: bool, level: str) -> None:
@@ -122,7 +132,7 @@ def _notices(settings: Settings, keys_required: bool, level: str, workers: int) 
     keys = (
         "API keys are required" if keys_required else "API keys are off: every program on this machine may submit jobs and read all of them"
     )
-    runs = f"{workers} embedded worker{'s' * (workers > 1)}" if workers else "no worker runs here: jobs wait for a llm4llm worker"
+    runs = counted(workers, "embedded worker") if workers else "no worker runs here: jobs wait for a llm4llm worker"
     return keys, runs, f"jobs and files lie in {settings.home}; isolation of children: {level}"
 
 

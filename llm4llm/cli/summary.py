@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from llm4llm.cli.deliver import BUNDLE
+from llm4llm.kit import counted
 
 _HOTSPOTS_SHOWN = 8
 _REASON_CHARACTERS = 160  # all of it is in the report
@@ -17,14 +18,14 @@ def summary(report: dict[str, Any], folder: Path) -> Iterator[str]:
     if report["job"]["status"] != "failed":  # a failure is told on stderr
         yield _decision(report)
     for patch in report["accepted"]:
-        counters = f"{patch['sites']} sites, {patch['hits']} hits, {patch['fallbacks']} fallbacks"
+        counters = ", ".join(counted(patch[f"{noun}s"], noun) for noun in ("site", "hit", "fallback"))
         yield f"  accepted  {patch['module_class']} ({patch['phase']})  by {patch['author']}: {counters}"
     spots = [spot for spot in report["hotspots"] if spot["status"] != "accepted"]
     for spot in sorted(spots, key=lambda spot: -float(spot["share"]))[:_HOTSPOTS_SHOWN]:
         reason = textwrap.shorten(spot["reason"], _REASON_CHARACTERS, placeholder=" …")
         yield f"  {spot['status']:<9} {spot['module_class']} ({spot['phase']}, {100 * spot['share']:.0f} %): {reason}"
     if len(spots) > _HOTSPOTS_SHOWN:
-        yield f"  and {len(spots) - _HOTSPOTS_SHOWN} smaller ones, see the report"
+        yield f"  and {counted(len(spots) - _HOTSPOTS_SHOWN, 'smaller one')}, see the report"
     for note in report["notes"]:
         yield f"note: {note['text']}"
     yield f"report: {folder / 'report.html'}"

@@ -12,6 +12,7 @@ import torch
 
 from llm4llm.harness.evidence import Evidence, Leaf
 from llm4llm.harness.tolerance import allowance, amplified, error
+from llm4llm.harness.wording import counted
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Agreement:
             if different:
                 one, two = (held[different[0]].kind if different[0] in held else "nothing" for held in (got, want))
                 return Finding("structure", False, f"{different[0] or 'the result'} is {one} instead of {two}")
-        return Finding("structure", True, f"{len(want)} leaves")
+        return Finding("structure", True, f"{len(want)} {'leaf' if len(want) == 1 else 'leaves'}")
 
     def _tokens(self, split: Split | None) -> Finding:
         if split is not None:
@@ -117,7 +118,7 @@ class Agreement:
 
     def _logits(self, split: Split | None) -> Finding:
         if split is None and len(self.once.logits) != len(self.patched.logits):
-            return Finding("logits", False, f"{len(self.patched.logits)} forwards instead of {len(self.once.logits)}")
+            return Finding("logits", False, f"{counted(len(self.patched.logits), 'forward')} instead of {len(self.once.logits)}")
         off, allowed = self._logits_error(self.patched), self._logits_allowance()
         steps = len(self.once.logits) if split is None else split.step + 1
         text = f"error {off:.3g} of the row's largest over {steps} steps, allowed {allowed:.3g}"
@@ -145,7 +146,8 @@ class Agreement:
             everywhere = everywhere and (off <= allowed or amplified(off, grown))
             if off / allowed >= worst:
                 worst, where, allowed_there = off / allowed, path, allowed
-        text = f"{len(floats)} tensors; the largest error is {worst * allowed_there:.3g} of its row's largest at {where or 'the result'}"
+        error_there = f"{worst * allowed_there:.3g} of its row's largest at {where or 'the result'}"
+        text = f"{counted(len(floats), 'tensor')}; the largest error is {error_there}"
         if worst > 1.0:
             return Finding(name, False, f"{text}, allowed {allowed_there:.3g}", amplified=everywhere)
         if not floats:

@@ -17,6 +17,7 @@ from llm4llm.harness.compare import USUAL_SHARE_MADE, compare, usual_errors
 from llm4llm.harness.oracle import Original, OutOfRange, Truth
 from llm4llm.harness.portrait import Leaf, leaf, portrait, same_bits
 from llm4llm.harness.values import replaced, restore, tensors
+from llm4llm.harness.wording import counted
 from llm4llm.runtime import domain
 
 # Below this size threads wait for each other longer than they work, most of all when other processes want the cores: on two busy cores one
@@ -90,7 +91,9 @@ class Bench:
         bench = cls(folder, task, options, ambient, Original(task.module, ambient), inputs.captured(task.calls), threads)
         references = taskfile.read_references(folder, task.module, options.device)
         if len(references) != len(bench.calls):
-            raise taskfile.BadTask(f"{folder} has {len(bench.calls)} calls but {len(references)} references; extract the task again")
+            raise taskfile.BadTask(
+                f"{folder} has {counted(len(bench.calls), 'call')} but {counted(len(references), 'reference')}; extract the task again"
+            )
         try:
             truths = [bench.original.truth(call) for call in bench.calls]
         except OutOfRange as error:

@@ -14,6 +14,8 @@ from typing import Any
 
 FD_VARIABLE = "LLM4LLM_CHANNEL_FD"
 NONCE_VARIABLE = "LLM4LLM_CHANNEL_NONCE"
+MAX_LINE_BYTES = 8 << 20  # the parent takes no longer line; the same number as in sandbox/channel.py
+_MOST_REASON = 100_000
 _ORPHANED_S = 10.0
 
 
@@ -52,13 +54,21 @@ class Channel:
         self._socket.close()
 
     def ok(self, result: dict[str, Any]) -> None:
-        self._send({"id": self._current, "ok": result})
+        """Answer; a result that the parent would not take becomes an error that says so."""
+        line = self._encoded({"id": self._current, "ok": result})
+        if len(line) > MAX_LINE_BYTES:
+            self.error("too_large", f"the answer has {len(line) >> 20} MiB, and {MAX_LINE_BYTES >> 20} MiB is the most that can be told")
+        else:
+            self._socket.sendall(line)
 
     def error(self, kind: str, reason: str) -> None:
-        self._send({"id": self._current, "error": {"kind": kind, "reason": reason}})
+        self._send({"id": self._current, "error": {"kind": kind, "reason": reason[:_MOST_REASON]}})
 
     def _send(self, message: dict[str, Any]) -> None:
-        self._socket.sendall(json.dumps({"nonce": self._nonce, **message}).encode() + b"\n")
+        self._socket.sendall(self._encoded(message))
+
+    def _encoded(self, message: dict[str, Any]) -> bytes:
+        return json.dumps({"nonce": self._nonce, **message}).encode() + b"\n"
 
     def _line(self) -> bytes | None:
         while b"\n" not in self._buffer:

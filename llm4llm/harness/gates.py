@@ -17,6 +17,7 @@ from llm4llm.harness.oracle import Original, Truth
 from llm4llm.harness.portrait import Leaf, same_bits
 from llm4llm.harness.subject import Answered, Gone, Subject
 from llm4llm.harness.values import tensors
+from llm4llm.harness.wording import counted
 
 LONG_RUN = 160  # calls on one instance: what changes after a warm-up shows by then
 LONG_RUN_CHECKS = 16
@@ -249,13 +250,13 @@ class Gates:
         done = 0
         for stop in checks:
             names = [self._names[id(call)] for call in order[done:stop]]
-            answered = self.ask("run", {"names": names}, f"a run of {stop} calls on one instance") if names else None
+            answered = self.ask("run", {"names": names}, f"a run of {counted(stop, 'call')} on one instance") if names else None
             if answered is not None and answered.facts["differing"]:
                 self._explain(answered.facts["differing"][0], stop)
             self.check(order[stop], poison=False)
             done = stop + 1
             if time.monotonic() > self._deadline + self.bench.options.gate_seconds and done < LONG_RUN:
-                self.record.notes.append(f"the long run was cut to {done} calls by the time limit")
+                self.record.notes.append(f"the long run was cut to {counted(done, 'call')} by the time limit")
                 break
         changed = self.ask("weights", {}, "the end of the run")
         assert not changed.violations
@@ -268,7 +269,7 @@ class Gates:
             self.check(call, poison=False)
         ours = [self.bench.original.own(call)[0]["result"] for _ in range(2)]
         if all(map(same_bits, tensors(ours[0]), tensors(ours[1]))):
-            text = f"{call.origin} gives other bits within {count} calls than the first time, with the same inputs"
+            text = f"{call.origin} gives other bits within {counted(count, 'call')} than the first time, with the same inputs"
             raise Stop("incorrect", "long_run", text)
 
     def _gate(self, name: str) -> None:

@@ -31,6 +31,7 @@ from llm4llm.harness.inputs import different
 from llm4llm.harness.measure import Stopwatch, Timed
 from llm4llm.harness.roomfiles import Folder
 from llm4llm.harness.subject import Broken, Gone, Subject, Tell
+from llm4llm.harness.wording import counted
 from llm4llm.runtime import domain
 
 _IMPORT_TIMEOUT_S = 60.0
@@ -245,11 +246,11 @@ class Judgement:
         found, record = self.findings, self.findings.record
         timed = found.timed
         if timed is not None:
-            said = f"right on all {len(record.proven)} accepted calls; {timed.speedup:.3f} times the speed of the original"
+            said = f"right on {counted(len(record.proven), 'accepted call')}; {timed.speedup:.3f} times the speed of the original"
         elif self._interpreted:
-            said = f"right on all {len(record.proven)} accepted calls; not measured: interpreted, since there is no GPU here"
+            said = f"right on {counted(len(record.proven), 'accepted call')}; not measured: interpreted, since there is no GPU here"
         else:
-            said = f"right on all {len(record.proven)} accepted calls; not measured"
+            said = f"right on {counted(len(record.proven), 'accepted call')}; not measured"
         observations = [self._bench.observation(call) for call in record.proven]
         return {
             "outcome": "passed",
@@ -274,9 +275,9 @@ class Judgement:
             lines.append(f"largest error so far: {record.worst:.3g} of its allowance, in {record.worst_call}")
         lines += [*record.notes, *found.lines, *found.timing_notes]
         if record.declined:
-            lines.append(f"{record.declined} calls were declined by accepts and are outside the proven domain")
+            lines.append(f"declined by accepts, and so outside the proven domain: {counted(record.declined, 'call')}")
         if bench is not None and bench.dropped:
-            lines.append(f"{bench.dropped} made inputs were dropped because the original can't run them")
+            lines.append(f"dropped, because the original can't run them: {counted(bench.dropped, 'made input')}")
         if found.timed is not None:
             lines.append(f"first call {found.timed.first_ms:.3g} ms more than once per call; method: {found.timed.method}")
         return {

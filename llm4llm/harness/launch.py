@@ -4,7 +4,7 @@
 
 Standard streams, arguments, folder and exit code are the script's own. Models that the bundle was made for get it at the first call into
 them; where it fits none, the script runs unpatched and one line on stderr says why. A bundle that is damaged stops the run before the
-script starts, with exit code 2.
+script starts, with exit code 2. With `--counters` one line on stderr says at the end how often the patches ran.
 
 With `--stdout`, `--stderr` and `--stdin` the script's streams are files. Then `--pairs N` measures: when the script has ended, its driver
 calls are replayed with the patches off and on, in ABBA order, and the report gets the samples.
@@ -27,6 +27,7 @@ from llm4llm.harness import script, streams, traces
 from llm4llm.harness.confine import forget_parent
 from llm4llm.harness.host import TorchFinder
 from llm4llm.harness.timelimit import TimeLimit
+from llm4llm.harness.wording import counted
 from llm4llm.runtime.loader import Bundle, Refused
 
 if TYPE_CHECKING:
@@ -109,6 +110,8 @@ class Launch:
         self._settle()
         if self.report["reason"] is not None:
             print(f"llm4llm: the bundle was not applied: {self.report['reason']}", file=sys.__stderr__)
+        elif self._options.counters and self.report["applied"]:
+            print(f"llm4llm: {_counters(self.report['sites'])}", file=sys.__stderr__)
         self._write_report()
 
     def _with_files(self, run: script.ScriptRun) -> int:
@@ -168,6 +171,18 @@ class Launch:
             partial.replace(path)
 
 
+def _counters(sites: list[dict[str, Any]]) -> str:
+    """How often every patch ran and how often the original did in its place."""
+    patches: dict[str, list[dict[str, Any]]] = {}
+    for site in sites:
+        patches.setdefault(site["patch"], []).append(site)
+    lines = []
+    for name, found in patches.items():
+        hits, fallbacks = (sum(site[what] for site in found) for what in ("hits", "fallbacks"))
+        lines.append(f"{name}: {counted(hits, 'hit')}, {counted(fallbacks, 'fallback')} at {counted(len(found), 'site')}")
+    return "; ".join(lines)
+
+
 def parsed(arguments: list[str]) -> argparse.Namespace:
     """Options; relative paths are made absolute, because the script may change the folder."""
     parser = argparse.ArgumentParser(
@@ -175,6 +190,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--bundle", type=os.path.abspath, help="archive or unpacked folder; without it the script runs as it is")
     parser.add_argument("--report", type=os.path.abspath, help="write what happened to this file (JSON)")
+    parser.add_argument("--counters", action="store_true", help="say on stderr how often the patches ran")
     for name in ("stdin", "stdout", "stderr"):
         parser.add_argument(f"--{name}", type=os.path.abspath, help=f"file that is the script's {name}")
     parser.add_argument("--script-time-limit", type=float, help="seconds for the script; needs --stdout")

@@ -132,7 +132,7 @@ def first_difference(got: Any, want: Any, path: str = "") -> str | None:
         return next((found for key in want if (found := first_difference(got[key], want[key], _below(path, key)))), None)
     if isinstance(got, list) and isinstance(want, list):
         if len(got) != len(want):
-            return f"{path or 'the result'} has {len(got)} entries instead of {len(want)}"
+            return f"{path or 'the result'} has {len(got)} {'entry' if len(got) == 1 else 'entries'} instead of {len(want)}"
         pairs = enumerate(zip(got, want, strict=True))
         return next((found for index, (one, two) in pairs if (found := first_difference(one, two, f"{path}[{index}]"))), None)
     return None if type(got) is type(want) and got == want else f"{path or 'the result'} is {got!r} instead of {want!r}"

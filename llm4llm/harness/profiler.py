@@ -20,6 +20,7 @@ from llm4llm.harness.replay import replay, timed
 from llm4llm.harness.spans import HostClock, cost_of_watching
 from llm4llm.harness.tally import Tally
 from llm4llm.harness.windows import Enough, choose
+from llm4llm.harness.wording import counted
 from llm4llm.harness.workload import DriverEntry, Workload
 from llm4llm.runtime.candidate import load_candidate
 
@@ -27,6 +28,8 @@ Emit = Callable[[dict[str, Any]], None]
 
 DECODE_WINDOWS = 3
 WATCHED_REPLAYS = 3
+MAX_HOTSPOTS = 2_000
+MAX_PATH_CHARACTERS = 5 << 20  # of all instances of all hotspots; a profile has to fit into one line of the channel
 GREATEST_SHARE = 0.9999  # so that a ceiling stays a number
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
@@ -73,7 +76,9 @@ class _Profile:
         for driver in drivers:
             if measured and self.left_s() < 0.6 * self.limit_s:
                 self.partial = True
-                self.note(f"{len(drivers) - len(measured)} of {len(drivers)} driver calls were not profiled: no time was left")
+                self.note(
+                    f"not profiled, because no time was left: {len(drivers) - len(measured)} of {counted(len(drivers), 'driver call')}"
+                )
                 break
             try:
                 replay(driver)  # caches, allocators and lazily built parts are ready after this
@@ -162,7 +167,7 @@ def profile(workload: Workload, payload: dict[str, Any], emit: Emit) -> dict[str
     for index, one in enumerate(measured):
         if index and work.left_s() <= 0:
             work.partial = True
-            work.note(f"{len(measured) - index} driver calls were timed but not broken down: no time was left")
+            work.note(f"timed but not broken down, because no time was left: {counted(len(measured) - index, 'driver call')}")
             break
         looks.append((one, work.look(one)))
     if work.cuda and looks:
@@ -192,7 +197,23 @@ def _hotspots(work: _Profile, total_ms: float) -> list[dict[str, Any]]:
     spots = [_hotspot(work, root, row, total_ms, on) for (root, _, _), row in work.rows.items()]
     spots += _silent(work)
     contained = {item["id"] for item in spots if item.pop("container")}
-    return sorted(spots, key=lambda spot: (not spot["calls"], spot["id"] in contained, -spot["share"], spot["id"]))
+    spots.sort(key=lambda spot: (not spot["calls"], spot["id"] in contained, -spot["share"], spot["id"]))
+    if len(spots) > MAX_HOTSPOTS:
+        work.note(f"left out as the smallest: {counted(len(spots) - MAX_HOTSPOTS, 'hotspot')}")
+    return _told(spots[:MAX_HOTSPOTS])
+
+
+def _told(spots: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The hotspots with as many instances as can be told; one that has more becomes no task."""
+    left = MAX_PATH_CHARACTERS
+    for spot in spots:
+        size = sum(len(path) + 4 for path in spot["paths"])
+        if size <= left:
+            left -= size
+            continue
+        text = f"{spot['module_class']} has {counted(len(spot['paths']), 'instance')}, which is more than can be told apart"
+        spot.update(paths=spot["paths"][:1], refusal=Refusal("many_instances", text)._asdict())
+    return spots
 
 
 def _hotspot(work: _Profile, root: str, row: Row, total_ms: float, on: bounds.Machine) -> dict[str, Any]:
@@ -271,7 +292,8 @@ def _phase_times(work: _Profile) -> list[dict[str, Any]]:
 def _method(work: _Profile, measured: list[_Measured]) -> str:
     effect = work.watched_ms / work.watched_plain_ms if work.watched_plain_ms else 1.0
     parts = [
-        f"Replays of {len(measured)} driver calls, each after one warm-up. Host times from an instance-level forward on every module; "
+        f"Replays of {counted(len(measured), 'driver call')}, each after one warm-up. "
+        "Host times from an instance-level forward on every module; "
         f"watching one call costs {work.cost_s * 1e6:.2f} us, which is subtracted; watched replays took {effect:.3f} times the plain ones."
     ]
     if work.cuda:

@@ -25,6 +25,8 @@ from llm4llm.runtime.signature import root_fingerprint
 IDLE, WAITING, INSIDE = 0, 1, 2  # no recorded call; in a method that has not called a module yet; in a recorded call
 MAX_ROOTS = 64
 MAX_EXAMPLES = 2
+MAX_KINDS = 1_000  # driver calls that are told apart
+_OTHERS = "others"
 _HEADS_STORED = 4  # first forwards of one signature whose inputs are stored in case a loop follows
 _LOOPS_STORED = 8  # the same, once a loop has begun with that signature
 
@@ -135,7 +137,7 @@ class Recorder:
     def note(self, code: str, text: str) -> None:
         """Remember, once, what could not be recorded."""
         if self.workload.note(code, text):
-            self._tell({"note": {"code": code, "text": text}})
+            self._tell({"note": self.workload.notes[-1].to_json()})
 
     def abandon(self) -> None:
         """Stop recording without a result (in a forked child)."""
@@ -273,6 +275,11 @@ class Recorder:
     def _record(self, name: _Name, example: Example | None, wall_ms: float, failure: Reason | None) -> None:
         key = (id(name.root.module), name.method, name.signature, name.refusal.code if name.refusal else "")
         driver = self._drivers.get(key)
+        if driver is None and len(self._drivers) >= MAX_KINDS and name.signature != _OTHERS:
+            if example is not None:
+                self._budget.give_back(*example.stored_bytes)
+            self._record(dataclasses.replace(name, signature=_OTHERS, refusal=refusals.MANY_KINDS), None, wall_ms, None)
+            return
         if driver is None:
             driver = self._drivers[key] = DriverEntry("", name.root, name.method, name.signature, refusal=name.refusal)
             self._orders[driver] = name.order

@@ -8,6 +8,8 @@ from llm4llm.harness.workload import Reason
 TRAINING = "training_mode"
 NOT_STORED = Reason("not_stored", "its inputs were not stored: it looked like a kind of call that was seen often before; run fewer calls")
 
+MANY_KINDS = Reason("many_kinds", "it stands for all kinds of calls beyond those that are told apart; run fewer sizes of inputs")
+
 
 def of_root(module: nn.Module, *, offloaded: bool) -> Reason | None:
     """The refusal that holds for every call into this module now; None if nothing speaks against it. Cheap: asked on every call."""

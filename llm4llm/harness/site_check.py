@@ -20,6 +20,7 @@ from llm4llm.harness.instrument import instrumented
 from llm4llm.harness.phases import Phase
 from llm4llm.harness.replay import replay
 from llm4llm.harness.tolerance import allowance, error
+from llm4llm.harness.wording import counted
 from llm4llm.harness.workload import DriverEntry
 from llm4llm.runtime.dispatch import Dispatcher
 
@@ -49,7 +50,7 @@ class SiteComparison:
             return self.wrong
         if not self.compared:
             return "no call of a patched module could be compared on the same inputs"
-        text = f"{self.compared} calls at {len(self.sites)} sites agree on the same inputs"
+        text = f"{counted(self.compared, 'call')} at {counted(len(self.sites), 'site')} compared on the same inputs: all agree"
         return (
             f"{text}; the largest error is {self.worst_error:.3g} of its row's largest, {self.worst:.2f} of its allowance, at {self.where}"
         )

@@ -12,6 +12,7 @@ from llm4llm.harness.evidence import Evidence, Jitter, Leaf, observe
 from llm4llm.harness.nested import same_tensor
 from llm4llm.harness.replay import settled_heap, timed
 from llm4llm.harness.site_check import SiteComparison, compare_sites
+from llm4llm.harness.wording import counted
 from llm4llm.harness.workload import DriverEntry, RootEntry, Workload
 
 CLEAR_PAIRS = 8
@@ -284,7 +285,9 @@ def _restored(roots: Sequence[RootEntry], before: dict[str, Any], references: Se
                 return False
     exact = sum(reference.deterministic for reference in references)
     others = "" if exact == len(references) else " (the others never do, patched or not)"
-    checks.add("restored", True, f"dicts, hooks and repr as before; {exact} of {len(references)} results repeated bit by bit{others}")
+    checks.add(
+        "restored", True, f"dicts, hooks and repr as before; {exact} of {counted(len(references), 'result')} repeated bit by bit{others}"
+    )
     return True
 
 

@@ -12,6 +12,8 @@ from llm4llm.runtime.signature import configuration_hash
 LOOP = "loop"
 FORWARD = "forward"
 MAX_WALL_SAMPLES = 256
+MAX_NOTES = 200
+_MAX_NOTE_TEXT = 2_000
 Entry = tuple[str, str, str]
 
 
@@ -157,10 +159,12 @@ class Workload:
     partial: bool = False
 
     def note(self, code: str, text: str) -> bool:
-        """Add a note once; True if it is new."""
-        reason = Reason(code, text)
-        if reason in self.notes:
+        """Add a note once; True if it is new. Those beyond MAX_NOTES are left out, and the last one says so."""
+        reason = Reason(code, text[:_MAX_NOTE_TEXT])
+        if reason in self.notes or len(self.notes) >= MAX_NOTES:
             return False
+        if len(self.notes) == MAX_NOTES - 1:
+            reason = Reason("many_notes", f"only the first {MAX_NOTES - 1} notes were kept")
         self.notes.append(reason)
         return True
 

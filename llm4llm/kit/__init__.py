@@ -22,6 +22,7 @@ from llm4llm.kit.processes import (
 )
 from llm4llm.kit.source import MOST_SOURCE_BYTES, Source, SourceRefused, read_source
 from llm4llm.kit.traces import set_up_traces, span
+from llm4llm.kit.words import counted, printable
 
 __all__ = [
     "MOST_SOURCE_BYTES",
@@ -37,6 +38,7 @@ __all__ = [
     "canonical_json",
     "clear_untrusted",
     "copy_atomic",
+    "counted",
     "first_rung",
     "format_duration",
     "fresh_untrusted",
@@ -48,6 +50,7 @@ __all__ = [
     "open_plain",
     "open_untrusted",
     "parse_duration",
+    "printable",
     "proportional_bytes",
     "read_source",
     "remove_untrusted",

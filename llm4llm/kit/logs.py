@@ -1,9 +1,14 @@
-"""Log lines on stderr: plain for people, JSON for programs; what is given as `extra` stands in both."""
+"""Log lines on stderr: plain for people, JSON for programs; what is given as `extra` stands in both.
+
+Paths, names and errors come from strangers: nothing in them may steer a terminal or look like a line of its own.
+"""
 
 import json
 import logging
 import sys
 from datetime import UTC, datetime
+
+from llm4llm.kit.words import printable
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
@@ -32,12 +37,13 @@ class JsonLines(logging.Formatter):
 
 
 class PlainLines(logging.Formatter):
-    """The same for people; fields follow the message."""
+    """The same for people; fields follow the message, a traceback is indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={value}" for name, value in _extra(record).items())
-        text = f"{_time(record)} {record.levelname.lower()} {' '.join(record.getMessage().split())}{fields}"
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+        text = printable(f"{_time(record)} {record.levelname.lower()} {' '.join(record.getMessage().split())}{fields}")
+        trace = self.formatException(record.exc_info).splitlines() if record.exc_info else []
+        return "\n".join([text, *(f"    {printable(line)}" for line in trace)])
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -14,6 +14,7 @@ from llm4llm.schema.event import Event
 from llm4llm.schema.job import Job, JobStatus, StageName
 from llm4llm.schema.reason import Reason
 from llm4llm.schema.run import StageRun
+from llm4llm.stages.hearing import MORE
 from llm4llm.stages.tools import Progress, Tools
 from llm4llm.store import Store
 
@@ -21,7 +22,10 @@ _INTERRUPTED = Reason(code="interrupted", text="interrupted before its end; cont
 _CANCELLED = Ending(JobStatus.CANCELLED, Reason(code="cancelled", text="cancelled as asked; finished stages are kept"))
 
 
-@dataclass(frozen=True)
+MOST_EVENTS = 5_000  # of one job, all its attempts together; notes beyond them are not kept
+
+
+@dataclass
 class _Recorder:
     """Stores every event, with what is left of the budget, before anybody else hears of it."""
 
@@ -31,8 +35,15 @@ class _Recorder:
     outer: Progress
     spent: float  # by the stages before
     since: float  # monotonic seconds at which the running stage began
+    room: int  # for so many notes
 
     def __call__(self, event: Event) -> None:
+        if event.kind == "note":
+            self.room -= 1
+            if self.room < 0:
+                return
+            if self.room == 0:
+                event = event.model_copy(update={"text": MORE, "facts": {}})
         left = self.job.request.budget.seconds - self.spent - (self.clock.monotonic() - self.since)
         event = event.model_copy(update={"facts": {**event.facts, "budget_left_s": round(max(0.0, left), 3)}})
         self.store.events.add(event, iso(self.clock.now()))
@@ -101,7 +112,7 @@ def _run(step: Step, job: Job, store: Store, tools: Tools, plan: Plan) -> Ending
     clock = tools.clock
     spent = spent_s(store.stages.runs(job.id))
     since = clock.monotonic()
-    recorder = _Recorder(job, store, clock, tools.progress, spent, since)
+    recorder = _Recorder(job, store, clock, tools.progress, spent, since, MOST_EVENTS - store.events.count(job.id))
     tools = replace(tools, progress=recorder, deadline=since + seconds_for(step.stage, job.request.budget, spent))
     started_at = iso(clock.now())
     with store.transaction():

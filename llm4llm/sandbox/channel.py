@@ -1,4 +1,8 @@
-"""The parent's end of the private channel: JSON lines, each with the nonce that only the child's own code was handed."""
+"""The parent's end of the private channel: JSON lines, each with the nonce that only the child's own code was handed.
+
+A user's script shares the live host's process, so a line may be anything. What one line can make us hold is bounded before it is parsed:
+its bytes, and how many values it can have.
+"""
 
 import json
 import secrets
@@ -6,7 +10,8 @@ import socket
 import time
 from typing import Any
 
-_MAX_LINE_BYTES = 256 * 1024 * 1024
+MAX_LINE_BYTES = 8 << 20  # a profile names every instance of a module: 75 000 experts are 7 MiB. The same number as in harness/channel.py
+_MAX_VALUES = 1_000_000  # a value takes 100 bytes and more once it is parsed, however few it has in the line
 _CHUNK_BYTES = 1 << 16
 
 
@@ -52,14 +57,18 @@ class ParentChannel:
     def receive(self, request: int, deadline: float) -> dict[str, Any]:
         """The next message that belongs to this request."""
         line = self._line(deadline)
+        if sum(map(line.count, (b",", b"[", b"{"))) > _MAX_VALUES:
+            raise ProtocolBroken(f"a line on its channel has more than {_MAX_VALUES} values")
         try:
             message = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ProtocolBroken(f"a line on its channel is not JSON: {line[:80]!r}") from error
         if not isinstance(message, dict) or message.get("nonce") != self.nonce:
             raise ProtocolBroken(f"a line on its channel does not carry the nonce: {line[:80]!r}")
         if message.get("id") != request:
-            raise ProtocolBroken(f"a message answers request {message.get('id')} where {request} was asked")
+            raise ProtocolBroken(f"a message answers request {str(message.get('id'))[:80]} where {request} was asked")
+        if any(not isinstance(message[part], dict) for part in ("event", "ok") if part in message):
+            raise ProtocolBroken("an event or an answer on its channel is no object")
         return message
 
     def finish(self) -> None:
@@ -76,8 +85,7 @@ class ParentChannel:
     def _line(self, deadline: float) -> bytes:
         while (end := self._buffer.find(b"\n", self._searched)) < 0:
             self._searched = len(self._buffer)
-            if self._searched > _MAX_LINE_BYTES:
-                raise ProtocolBroken(f"a line on its channel is longer than {_MAX_LINE_BYTES >> 20} MiB")
+            self._check_length(self._searched)
             self._wait_at_most(deadline)
             try:
                 chunk = self._socket.recv(_CHUNK_BYTES)
@@ -88,10 +96,15 @@ class ParentChannel:
             if not chunk:
                 raise ChannelClosed
             self._buffer += chunk
+        self._check_length(end)
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         self._searched = 0
         return line
+
+    def _check_length(self, length: int) -> None:
+        if length > MAX_LINE_BYTES:
+            raise ProtocolBroken(f"a line on its channel is longer than {MAX_LINE_BYTES >> 20} MiB")
 
     def _wait_at_most(self, deadline: float) -> None:
         left_s = deadline - time.monotonic()

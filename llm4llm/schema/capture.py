@@ -1,8 +1,10 @@
 """What the user's script made its models do."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from llm4llm.schema.base import Frozen
+from pydantic import Field
+
+from llm4llm.schema.base import Frozen, Name, Names, Number, Samples, Sentence
 from llm4llm.schema.environment import Environment
 from llm4llm.schema.reason import Reason
 
@@ -10,26 +12,26 @@ from llm4llm.schema.reason import Reason
 class Root(Frozen):
     """A model instance that the script entered from outside."""
 
-    id: str  # r0, r1, … in order of first use
-    module_class: str
-    fingerprint: str  # sha256 over classes, configuration and parameter shapes
-    config_sha256: str | None = None  # of the configuration object alone; None if the model has none
+    id: Name  # r0, r1, … in order of first use
+    module_class: Name
+    fingerprint: Name  # sha256 over classes, configuration and parameter shapes
+    config_sha256: Name | None = None  # of the configuration object alone; None if the model has none
     parameters: int
     parameter_bytes: int
-    devices: tuple[str, ...]
-    dtypes: tuple[str, ...]
+    devices: Names
+    dtypes: Names
     training: bool
 
 
 class DriverCall(Frozen):
     """Calls into a root that share method and signature; the unit that is replayed."""
 
-    id: str  # d0, d1, … in order of first use
-    root: str
-    method: str  # "forward", "generate", …, or "loop" for forwards that hand a cache along
-    signature: str
+    id: Name  # d0, d1, … in order of first use
+    root: Name
+    method: Name  # "forward", "generate", …, or "loop" for forwards that hand a cache along
+    signature: Name
     count: int
-    wall_ms: tuple[float, ...]  # as the script itself saw them, first call included
+    wall_ms: Samples  # as the script itself saw them, first call included
     refusal: Reason | None = None  # why it can't be replayed
 
 
@@ -38,7 +40,7 @@ class ScriptEnd(Frozen):
 
     kind: Literal["returned", "exit", "raised", "time_up", "died"]
     exit_code: int | None
-    error: str | None = None  # the last line of the traceback
+    error: Sentence | None = None  # the last line of the traceback
 
 
 class Capture(Frozen):
@@ -46,8 +48,8 @@ class Capture(Frozen):
 
     end: ScriptEnd
     environment: Environment
-    roots: tuple[Root, ...]
-    drivers: tuple[DriverCall, ...]
-    wall_ms: float  # whole script, imports included
-    notes: tuple[Reason, ...] = ()  # what could not be instrumented, and why
+    roots: Annotated[tuple[Root, ...], Field(max_length=1_000)]
+    drivers: Annotated[tuple[DriverCall, ...], Field(max_length=5_000)]
+    wall_ms: Number  # whole script, imports included
+    notes: Annotated[tuple[Reason, ...], Field(max_length=1_000)] = ()  # what could not be instrumented, and why
     partial: bool = False

@@ -2,14 +2,14 @@
 
 from statistics import median
 
-from llm4llm.schema.base import Frozen
+from llm4llm.schema.base import Frozen, Prose, Samples
 
 
 class Measurement(Frozen):
     """Latency samples in milliseconds, in the order in which they were taken."""
 
-    samples_ms: tuple[float, ...]
-    method: str
+    samples_ms: Samples
+    method: Prose
     warmup: int = 0
 
     @property
@@ -20,8 +20,8 @@ class Measurement(Frozen):
 class Paired(Frozen):
     """Samples of two variants taken alternately in ABBA order: pair i is (baseline[i], patched[i])."""
 
-    baseline_ms: tuple[float, ...]
-    patched_ms: tuple[float, ...]
-    method: str
+    baseline_ms: Samples
+    patched_ms: Samples
+    method: Prose
     ci95: tuple[float, float] | None = None  # of the median of baseline/patched; None if there are too few pairs
     speedup: float | None = None  # median of baseline/patched

@@ -79,6 +79,6 @@ class TextFile(Frozen):
 class JsonSubmission(Options):
     """A whole submission as JSON; files other than text need multipart/form-data."""
 
-    script: str = Field(min_length=1, description="The script's text.", examples=["print('hello')\n"])
+    script: str = Field(min_length=1, description="The script's text, at most 1 MiB.", examples=["print('hello')\n"])
     script_name: str = Field(default="script.py", min_length=1, max_length=400)
     files: tuple[TextFile, ...] = Field(default=(), max_length=1000)

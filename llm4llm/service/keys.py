@@ -15,6 +15,7 @@ _PREFIX = "l4l_"
 _RANDOM_BYTES = 32
 _FRESH_S = 1.0  # how long a key that was looked up is taken as it was: a revoked one works for so long at most
 _REMEMBERED = 1024
+_FAILURES_PER_S, _FAILURES_AT_ONCE = 1.0, 60  # requests without a valid key, by the address that they come from
 _UNLIMITED = KeyLimits(concurrent_jobs=1_000_000, request_bytes=1 << 62, budget_seconds=1e9, requests_per_second=1e9, burst=1_000_000_000)
 LOCAL_USER = Caller(owner=None, scopes=frozenset(Scope), limits=_UNLIMITED)
 
@@ -42,6 +43,7 @@ class Gate:
         self._lock = threading.Lock()
         self._known: OrderedDict[str, tuple[Caller, float]] = OrderedDict()
         self._buckets: dict[str, TokenBucket] = {}
+        self._failures: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def known(self, secret: str | None) -> Caller | None:
         """The caller if that needs no look at the database."""
@@ -68,6 +70,18 @@ class Gate:
             while len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
         return caller
+
+    def refused(self, address: str) -> None:
+        """Count a request without a valid key; RateLimited once there were too many from an address. Valid keys are never kept waiting."""
+        now = self._clock.monotonic()
+        with self._lock:
+            bucket = self._failures.pop(address, None) or TokenBucket(_FAILURES_PER_S, _FAILURES_AT_ONCE, now)
+            self._failures[address] = bucket
+            while len(self._failures) > _REMEMBERED:
+                self._failures.popitem(last=False)
+            wait_s = bucket.take(now)
+        if wait_s > 0:
+            raise RateLimited(wait_s, "too many requests without a valid key from this address")
 
     def admit(self, caller: Caller) -> None:
         """RateLimited if the key has used up its requests for now. Each server process counts for itself."""

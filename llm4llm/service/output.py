@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from llm4llm.errors import InfraError
-from llm4llm.kit import Clock, iso, open_untrusted
+from llm4llm.kit import Clock, iso, open_untrusted, printable
 from llm4llm.schema.event import Event
 from llm4llm.store import Store
 
@@ -30,7 +30,7 @@ def keep_output(job_id: str, folder: Path, store: Store, clock: Clock) -> None:
 
     May run twice.
     """
-    if any(_FACT in event.facts for event in store.events.of(job_id)):
+    if store.events.last_of(job_id, "output") is not None:
         return
     kept = {}
     for stream in ("stdout", "stderr"):
@@ -38,7 +38,7 @@ def keep_output(job_id: str, folder: Path, store: Store, clock: Clock) -> None:
         if content is not None:
             kept[stream] = store.blobs.put(content)
     if kept:
-        event = Event(job=job_id, kind="note", text="kept what the script printed", facts={_FACT: kept})
+        event = Event(job=job_id, kind="output", text="kept what the script printed", facts={_FACT: kept})
         store.events.add(event, iso(clock.now()))
 
 
@@ -47,12 +47,10 @@ def script_output(job_id: str, stream: Literal["stdout", "stderr"], store: Store
     content = _end_of(job_folder(home, job_id) / f"script.{stream}", KEPT_BYTES)
     if content is not None:
         return content
-    for stored in reversed(store.events.of(job_id)):
-        kept = stored.facts.get(_FACT)
-        sha256 = kept.get(stream) if isinstance(kept, dict) else None
-        if sha256 is not None:
-            return store.blobs.get(sha256)
-    return b""
+    event = store.events.last_of(job_id, "output")
+    kept = event.facts.get(_FACT) if event is not None else None
+    sha256 = kept.get(stream) if isinstance(kept, dict) else None
+    return store.blobs.get(sha256) if sha256 is not None else b""
 
 
 def event_lines(job_id: str, store: Store) -> Iterator[str]:
@@ -61,7 +59,7 @@ def event_lines(job_id: str, store: Store) -> Iterator[str]:
     while found := store.events.after(job_id, last):
         for one in found:
             stage = one.event.stage.value if one.event.stage else "job"
-            yield f"{one.at[:23]}Z {stage:<10} {' '.join(one.event.text.split())}\n"
+            yield f"{one.at[:23]}Z {stage:<10} {printable(' '.join(one.event.text.split()))}\n"
         last = found[-1].id
 
 

@@ -107,7 +107,7 @@ def _accepted(acceptance: Acceptance | None, candidates: tuple[Candidate, ...]) 
                 "module_class": patch.module_class,
                 "phase": patch.phase,
                 "paths": list(patch.paths),
-                "sites": len(sites),
+                "sites": len(patch.paths),
                 "hits": sum(site.hits for site in sites),
                 "fallbacks": sum(site.fallbacks for site in sites),
             }

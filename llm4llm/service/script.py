@@ -1,31 +1,45 @@
 """Whether a file can be handed in as a script at all, before anything of it runs."""
 
 import json
+import signal
 import stat
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
-from llm4llm.errors import BadInterpreter, ScriptEmpty, ScriptNotFound, ScriptNotPython, ScriptUnreadable
+from llm4llm.errors import BadInterpreter, ScriptEmpty, ScriptNotFound, ScriptNotPython, ScriptTooHeavy, ScriptUnreadable
 
-MAX_BYTES = 16 << 20  # far above any script that a person wrote
+MAX_BYTES = 1 << 20  # far above any script that a person wrote
 _TIME_LIMIT_S = 60.0
-# Runs in the job's interpreter, whose grammar decides. Only parses: nothing of the script is executed. Isolated (-I), so that no module of
-# the script's folder stands in for the standard library.
+_PROCESSOR_S = 10
+_MEMORY_BYTES = 1 << 30  # addresses; the interpreter alone takes less than a tenth of it
+_AT_ONCE = threading.BoundedSemaphore(2)  # so that uploads can't take all of the machine
+# Runs in the job's interpreter, whose grammar decides. Only compiles: nothing of the script is executed. Isolated (-I), so that no module
+# of the script's folder stands in for the standard library. A tree of the script is never made: it takes a thousand times its size.
 _PROBE = """
-import ast, json, sys, tokenize, warnings
+import io, json, resource, sys, tokenize, warnings
+most = int(sys.argv[2])
+for kind, limit in ((resource.RLIMIT_AS, most), (resource.RLIMIT_CPU, int(sys.argv[3])), (resource.RLIMIT_CORE, 0)):
+    hard = resource.getrlimit(kind)[1]
+    resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 warnings.simplefilter("ignore")
 content = sys.stdin.buffer.read()
+quiet = {tokenize.ENCODING, tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER}
 try:
-    tree = ast.parse(content, filename=sys.argv[1])
     compile(content, sys.argv[1], "exec", dont_inherit=True)
-    answer = {"empty": not tree.body}
-except SyntaxError as error:
-    answer = {"line": error.lineno or None, "message": error.msg}
+    answer = {"empty": all(one.type in quiet for one in tokenize.tokenize(io.BytesIO(content).readline))}
+except (SyntaxError, tokenize.TokenError) as error:
+    answer = {"line": getattr(error, "lineno", None) or None, "message": str(getattr(error, "msg", error))[:1000]}
 except ValueError as error:
-    answer = {"line": None, "message": str(error)}
-except (RecursionError, MemoryError):
+    answer = {"line": None, "message": str(error)[:1000]}
+except RecursionError:
     answer = {"line": None, "message": "it is nested too deeply to be compiled"}
+except MemoryError:
+    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > most // 2:
+        answer = {"heavy": True}
+    else:
+        answer = {"line": None, "message": "it is nested too deeply to be compiled"}
 answer["version"] = list(sys.version_info[:2])
 print(json.dumps(answer))
 """
@@ -54,12 +68,14 @@ def read_script(path: str) -> bytes:
 
 
 def check_script(path: str, content: bytes, python: str) -> None:
-    """ScriptEmpty, ScriptUnreadable or ScriptNotPython for content that `python` can't run; BadInterpreter if that is at fault."""
+    """ScriptEmpty, ScriptUnreadable, ScriptNotPython or ScriptTooHeavy for content that `python` can't run; else BadInterpreter."""
     if not content.strip():
         raise ScriptEmpty(path)
     answer = _probed(path, content, python)
     if tuple(answer["version"]) < _OLDEST:
         raise BadInterpreter(python, "it is Python " + ".".join(map(str, answer["version"])))
+    if answer.get("heavy"):
+        raise ScriptTooHeavy(path, f"compiling it takes more than {_MEMORY_BYTES >> 20} MiB of memory")
     if answer.get("empty"):
         raise ScriptEmpty(path)
     if "message" in answer:
@@ -69,13 +85,16 @@ def check_script(path: str, content: bytes, python: str) -> None:
 
 
 def _probed(path: str, content: bytes, python: str) -> dict[str, Any]:
-    command = [python, "-I", "-c", _PROBE, path]
+    command = [python, "-I", "-c", _PROBE, path, str(_MEMORY_BYTES), str(_PROCESSOR_S)]
     try:
-        done = subprocess.run(command, input=content, capture_output=True, timeout=_TIME_LIMIT_S, check=False)
+        with _AT_ONCE:
+            done = subprocess.run(command, input=content, capture_output=True, timeout=_TIME_LIMIT_S, check=False)
     except (OSError, ValueError) as error:
         raise BadInterpreter(python, _why(error)) from error
     except subprocess.TimeoutExpired as error:
         raise BadInterpreter(python, f"it did not answer within {_TIME_LIMIT_S:.0f} s") from error
+    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        raise ScriptTooHeavy(path, f"compiling it takes more than {_PROCESSOR_S} s of a processor, or more memory than there is")
     if done.returncode < 0:
         # CPython's own parser can overflow its stack on adversarial nesting
         raise ScriptNotPython(path, None, "the interpreter crashed while it compiled the file")

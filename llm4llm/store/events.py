@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from llm4llm.schema.event import Event
 from llm4llm.store.rows import EventRow
@@ -23,7 +23,19 @@ class Events:
 
     def add(self, event: Event, at: str) -> None:
         with self._sessions.transaction() as session:
-            session.add(EventRow(job_id=event.job, at=at, event=event.model_dump(mode="json")))
+            session.add(EventRow(job_id=event.job, at=at, kind=event.kind, event=event.model_dump(mode="json")))
+
+    def count(self, job_id: str) -> int:
+        """How many events a job has."""
+        with self._sessions.reading() as session:
+            return session.scalar(select(func.count()).select_from(EventRow).where(EventRow.job_id == job_id)) or 0
+
+    def last_of(self, job_id: str, kind: str) -> Event | None:
+        """The newest event of a kind; None if there is none."""
+        query = select(EventRow).where(EventRow.job_id == job_id, EventRow.kind == kind).order_by(EventRow.id.desc()).limit(1)
+        with self._sessions.reading() as session:
+            row = session.scalar(query)
+            return None if row is None else Event.model_validate(row.event)
 
     def of(self, job_id: str) -> tuple[Event, ...]:
         """A job's events, oldest first."""

@@ -114,6 +114,7 @@ class EventRow(Base):
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     job_id: Mapped[str] = mapped_column(_NAME, ForeignKey("jobs.id", ondelete="CASCADE"))
     at: Mapped[str] = mapped_column(_TIME)
+    kind: Mapped[str] = mapped_column(String(16), default="note", server_default="note")  # the event's own
     event: Mapped[dict[str, Any]]
 
 

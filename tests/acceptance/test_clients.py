@@ -161,6 +161,11 @@ def test_the_command_line_from_submission_to_download(service: Service, script: 
     job = done.stdout.strip()
     shown = json.loads(service.cli("status", job, "--json").stdout)
     assert (shown["status"], shown["spend"]["budget_seconds"]) == ("queued", 60)
+    local = json.loads(service.cli("status", job, "--json", LLM4LLM_SERVER="").stdout)
+    assert local.pop("stages") == []
+    assert local == shown
+    listed = [json.loads(line) for line in service.cli("jobs", "--json", "--limit", "500", LLM4LLM_SERVER="").stdout.splitlines()]
+    assert shown in listed
     assert "queued" in service.cli("status", job).stdout
     assert job in service.cli("jobs").stdout
     assert job in [json.loads(line)["id"] for line in service.cli("jobs", "--json", "--limit", "500").stdout.splitlines()]

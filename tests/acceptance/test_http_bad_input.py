@@ -81,6 +81,17 @@ def test_fields_that_mean_nothing(service: Service, fields: dict[str, str], wher
     assert problem["errors"][0]["where"].startswith(where)
 
 
+def test_every_fault_is_told_at_once(service: Service) -> None:
+    fields = {"colour": "red", "budget": "-5", "args": "x", "environment": "[]", "min_gain": "0.1"}
+    problem = refused(with_script(service, **fields), 422, "invalid_request")
+    assert {fault["where"].split(".")[0] for fault in problem["errors"]} == set(fields)
+    problem = refused(post(service, files={"files": ("a", b"")}, data={"budget": "0"}), 422, "invalid_request")
+    assert {fault["where"] for fault in problem["errors"]} == {"script", "budget"}
+    text = {"colour": 1, "budget": -5, "args": [1], "min_gain": 0}
+    problem = refused(post(service, json=text), 422, "invalid_request")
+    assert {fault["where"].split(".")[0] for fault in problem["errors"]} == {"script", *text}
+
+
 @pytest.mark.parametrize(
     ("fields", "status", "code"),
     [
@@ -111,6 +122,11 @@ def test_what_is_not_offered(service: Service, fields: dict[str, str], status: i
 )
 def test_scripts_that_are_none(service: Service, content: bytes, code: str) -> None:
     refused(with_script(service, content), 422, code)
+
+
+def test_a_script_that_is_too_large(service: Service) -> None:
+    for answer in (with_script(service, b"x\n" * (2 << 20)), post(service, json={"script": "x\n" * (2 << 20)})):
+        assert "1 MiB" in refused(answer, 413, "too_large")["detail"]
 
 
 @pytest.mark.parametrize(

@@ -260,3 +260,18 @@ def test_a_bundle_comes_whole_in_parts_and_with_its_hash(service: Service, http:
         store.close()
     path.unlink()
     assert http.get(f"/v1/jobs/{job}/bundle").json()["code"] == "blob_damaged"
+
+
+def test_whatever_can_be_read_can_be_asked_for_its_head(http: httpx.Client) -> None:
+    job = hand_in(http).json()["id"]
+    for path in ("/healthz", "/readyz", "/metrics", "/openapi.json", "/v1/jobs", "/v1/targets", f"/v1/jobs/{job}", "/v1/jobs/job_0"):
+        whole, head = http.get(path), http.head(path)
+        assert (head.status_code, head.content, head.headers["content-type"]) == (whole.status_code, b"", whole.headers["content-type"])
+    for tail in ("report", "logs", "hotspots", "candidates", "bundle"):
+        assert http.head(f"/v1/jobs/{job}/{tail}").status_code == http.get(f"/v1/jobs/{job}/{tail}").status_code
+    began = time.monotonic()
+    assert http.head(f"/v1/jobs/{job}/events").status_code == 200
+    assert time.monotonic() - began < 5
+    wrong = http.put("/v1/jobs")
+    assert (wrong.status_code, {"GET", "HEAD"} <= set(wrong.headers["allow"].split(", "))) == (405, True)
+    assert http.head(f"/v1/jobs/{job}/cancel").status_code == 405

@@ -148,3 +148,18 @@ def test_limits_that_make_no_sense(guarded: Service) -> None:
 def test_a_web_page_with_a_key_is_welcome(guarded: Service, origin: str) -> None:
     with client(guarded, new_key(guarded)) as http:
         assert http.get("/v1/jobs", headers={"Origin": origin, "Host": "service.example"}).status_code == 200
+
+
+def test_wrong_keys_are_limited_and_valid_ones_go_on(guarded: Service) -> None:
+    key = new_key(guarded)
+    with client(guarded, {"key": "l4l_wrong"}) as guessing, client(guarded, key) as http:
+        answers = [guessing.get("/v1/jobs") for _ in range(100)]
+        statuses = [answer.status_code for answer in answers]
+        assert set(statuses) == {401, 429}
+        assert statuses.index(429) > 5
+        limited = answers[statuses.index(429)]
+        assert code_of(limited) == (429, "rate_limited")
+        assert int(limited.headers["retry-after"]) >= 1
+        assert http.get("/v1/jobs").status_code == 200
+        time.sleep(1.1)
+        assert guessing.get("/v1/jobs").status_code == 401

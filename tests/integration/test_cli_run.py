@@ -25,7 +25,8 @@ def run(tmp_path: Path, *arguments: str, stdin: str = "typed\n", **more: str) ->
 
 @pytest.mark.parametrize(("ending", "code"), [("end", 0), ("3", 3), ("raise", 1)])
 def test_streams_arguments_and_exit_code_are_the_scripts(tmp_path: Path, ending: str, code: int) -> None:
-    done = run(tmp_path, "--bundle", str(write_bundle(tmp_path)), SCRIPT, "--", ending, "--", "-x")
+    bundle = str(write_bundle(tmp_path))
+    done = run(tmp_path, "--quiet", "--bundle", bundle, SCRIPT, "--", ending, "--", "-x")
     plain = subprocess.run(
         [sys.executable, SCRIPT, ending, "--", "-x"],
         cwd=tmp_path,
@@ -39,6 +40,9 @@ def test_streams_arguments_and_exit_code_are_the_scripts(tmp_path: Path, ending:
     assert "True" in done.stdout
     assert (done.returncode, done.stderr) == (plain.returncode, plain.stderr)
     assert done.returncode == code
+    told = run(tmp_path, "--bundle", bundle, SCRIPT, "--", ending, "--", "-x")
+    assert (told.returncode, told.stdout) == (done.returncode, done.stdout)
+    assert told.stderr == done.stderr + "llm4llm: cand_fast: 8 hits, 0 fallbacks at 2 sites\n"
 
 
 def test_other_variables_pass_and_secrets_only_if_they_are_named(tmp_path: Path) -> None:

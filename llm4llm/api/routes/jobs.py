@@ -42,7 +42,7 @@ _ETAG = {"ETag": {"description": "Equal as long as nothing has happened to the j
     responses={
         201: {"headers": {"Location": {"description": "The job's address.", "schema": {"type": "string"}}}},
         200: {"model": JobView, "description": "The job that was made by an earlier request with this Idempotency-Key."},
-        **documented(400, 409, 413, 415, *COMMON),
+        **documented(400, 408, 409, 413, 415, *COMMON),
     },
 )
 async def submit(

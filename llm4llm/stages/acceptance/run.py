@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llm4llm.kit import counted
 from llm4llm.schema.acceptance import Acceptance, Patch, Trialled
 from llm4llm.schema.event import Event
 from llm4llm.schema.job import Job, StageName
@@ -232,7 +233,7 @@ def _confirmed(course: _Course, patches: tuple[Patch, ...], excuse: str | None) 
 def _accepted(course: _Course, kept: list[_Kept], together: Trialled, fresh: Trialled) -> Acceptance:
     patches = tuple(item.patch for item in kept)
     excuse = _excuse(together)
-    text = f"{len(patches)} patch{'es' if len(patches) > 1 else ''}: {together.reason.text}; confirmed in a fresh process"
+    text = f"{counted(len(patches), 'patch', 'patches')}: {together.reason.text}; confirmed in a fresh process"
     text += f"; generated text may differ within rounding ({excuse})" if excuse else ""
     reason = Reason(code="accepted", text=text)
     course.tools.progress(Event(job=course.job.id, kind="decision", stage=StageName.ACCEPTANCE, text=text))

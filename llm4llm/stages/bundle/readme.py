@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from llm4llm.kit import counted
+
 _USE = """```python
 import sys
 sys.path.insert(0, "bundle.zip")  # or the unpacked folder
@@ -59,7 +61,7 @@ def _gain(title: str, trial: dict[str, Any] | None) -> str:
     if not timing or timing["speedup"] is None:
         return ""
     interval = f", 95 % interval {timing['ci95'][0]:.3f} to {timing['ci95'][1]:.3f}" if timing["ci95"] else ""
-    return f"{title}: {timing['speedup']:.3f}x end to end{interval} ({len(timing['baseline_ms'])} pairs)"
+    return f"{title}: {timing['speedup']:.3f}x end to end{interval} ({counted(len(timing['baseline_ms']), 'pair')})"
 
 
 def _patch(patch: dict[str, Any]) -> str:
@@ -67,10 +69,10 @@ def _patch(patch: dict[str, Any]) -> str:
     lines = [
         f"### {patch['module_class']}, {patch['phase']} (`{patch['file']}`)",
         patch["hypothesis"],
-        f"- {len(patch['paths'])} modules: {', '.join(patch['paths'][:4])}{', …' if len(patch['paths']) > 4 else ''}",
+        f"- {counted(len(patch['paths']), 'module')}: {', '.join(patch['paths'][:4])}{', …' if len(patch['paths']) > 4 else ''}",
     ]
     lines += [f"- takes calls with {guard}" for guard in patch["guards"]]
     gain = _gain("alone on top of the patches before it", patch["evidence"]["in_model"])
     lines += [f"- {gain}"] if gain else []
-    lines += [f"- ran {hits} times in one pass over the workload"] if hits is not None else []
+    lines += [f"- ran {counted(hits, 'time')} in one pass over the workload"] if hits is not None else []
     return "\n".join(lines)

@@ -1,6 +1,5 @@
 """Run the user's script once, unmodified, and see what it makes its models do."""
 
-import json
 import platform
 import re
 from collections.abc import Callable
@@ -10,15 +9,13 @@ from pydantic import ValidationError
 
 from llm4llm.errors import StageError
 from llm4llm.kit import tail
-from llm4llm.schema.capture import Capture, DriverCall, Root, ScriptEnd
+from llm4llm.schema.capture import Capture, ScriptEnd
 from llm4llm.schema.environment import Environment
-from llm4llm.schema.event import Event
 from llm4llm.schema.job import Job, StageName
-from llm4llm.schema.reason import Reason
 from llm4llm.schema.target import TargetProfile
+from llm4llm.stages.hearing import Heard, Hearer, words
 from llm4llm.stages.tools import Failed, Ok, Tools
 
-_MOST_FACTS, _MOST_TEXT = 64_000, 2_000  # characters of one event
 GRACE_S = 30.0  # the host stops the script by itself at its limit; this is for one that can't
 ENVIRONMENT_S = 120.0
 _GONE = ("died", "oom", "timeout", "processes")  # the host's process has ended with the script
@@ -33,21 +30,16 @@ def run(job: Job, resolve: ResolveTarget, tools: Tools) -> Capture:
     A script that fails, hangs or takes its process with it is a value; StageError if the host itself is at fault.
     """
     limit_s = tools.seconds_left()
-    answer = tools.host.request("capture", {"time_limit_s": limit_s}, limit_s + GRACE_S, _teller(job, tools))
+    hearer = Hearer(job, StageName.CAPTURE, tools.progress, _heard)
+    answer = tools.host.request("capture", {"time_limit_s": limit_s}, limit_s + GRACE_S, hearer)
     facts = _ended_host(answer, limit_s) if isinstance(answer, Failed) else answer.result
-    end = _with_usage(ScriptEnd.model_validate(facts["end"]), tail(tools.scratch / "script.stderr"))
     environment = _environment(tools)
-    target = resolve(job.request.target, environment.get("gpu"), environment.get("gpu_capability"))
     try:
-        return Capture(
-            end=end,
-            environment=Environment.model_validate({**environment, "target": target.name}),
-            roots=tuple(Root.model_validate(root) for root in facts["roots"]),
-            drivers=tuple(DriverCall.model_validate(driver) for driver in facts["drivers"]),
-            wall_ms=facts["wall_ms"],
-            notes=tuple(Reason.model_validate(note) for note in facts.get("notes", ())),
-            partial=bool(facts.get("partial", False)),
-        )
+        place = Environment.model_validate({**environment, "target": ""})
+        target = resolve(job.request.target, place.gpu, place.gpu_capability)
+        told = {name: facts[name] for name in Capture.model_fields if name in facts}
+        capture = Capture.model_validate({**told, "environment": place.model_copy(update={"target": target.name})})
+        return capture.model_copy(update={"end": _with_usage(capture.end, tail(tools.scratch / "script.stderr"))})
     except ValidationError as error:
         raise StageError(f"the live host's answer can't be read ({error.errors()[0]['msg']})", "this is a fault of llm4llm") from error
 
@@ -78,16 +70,11 @@ def _environment(tools: Tools) -> dict[str, Any]:
     return {"python": "unknown", "platform": platform.platform(), **unknown}
 
 
-def _teller(job: Job, tools: Tools) -> Callable[[dict[str, Any]], None]:
-    def tell(facts: dict[str, Any]) -> None:
-        if "driver" in facts:
-            driver = facts["driver"]
-            text = f"new kind of call: {driver['root']}.{driver['method']}({driver['signature']})"
-        else:
-            text = str(facts.get("note", {}).get("text", "the script goes on"))
-        kept = {name: facts[name] for name in ("driver", "note") if name in facts}
-        if len(json.dumps(kept)) > _MOST_FACTS:
-            kept = {}  # the script shares the host's process: what it says is no more than that
-        tools.progress(Event(job=job.id, kind="note", stage=StageName.CAPTURE, text=text[:_MOST_TEXT], facts=kept))
-
-    return tell
+def _heard(said: dict[str, Any]) -> Heard:
+    driver = words(said.get("driver"), "root", "method", "signature")
+    if driver:
+        return "new kind of call: {root}.{method}({signature})".format(**{"root": "", "method": "", "signature": "", **driver}), {
+            "driver": driver
+        }
+    note = words(said.get("note"), "code", "text")
+    return note.get("text", "the script goes on"), {"note": note} if note else {}

@@ -1,13 +1,13 @@
 """Where the workload's time goes: the driver calls are replayed on the live instance."""
 
-from typing import Any
-
 from pydantic import ValidationError
 
 from llm4llm.errors import StageError
+from llm4llm.kit import counted
 from llm4llm.schema.event import Event
 from llm4llm.schema.job import Job, StageName
 from llm4llm.schema.profile import ProfileReport
+from llm4llm.stages.hearing import Hearer, words
 from llm4llm.stages.tools import Failed, Tools
 
 REPEATS = 5  # passes; the host makes fewer when the time limit comes first
@@ -16,12 +16,9 @@ GRACE_S = 60.0
 
 def run(job: Job, tools: Tools) -> ProfileReport:
     """Hotspots by share; StageError if the host did not get through a single pass."""
-
-    def tell(facts: dict[str, Any]) -> None:
-        tools.progress(Event(job=job.id, kind="note", stage=StageName.PROFILE, text=str(facts.get("note", "another pass"))))
-
     limit_s = tools.seconds_left()
-    answer = tools.host.request("profile", {"repeats": REPEATS, "time_limit_s": limit_s}, limit_s + GRACE_S, tell)
+    hearer = Hearer(job, StageName.PROFILE, tools.progress, lambda said: (words(said, "note").get("note", "another pass"), {}))
+    answer = tools.host.request("profile", {"repeats": REPEATS, "time_limit_s": limit_s}, limit_s + GRACE_S, hearer)
     if isinstance(answer, Failed):
         raise StageError(
             f"the workload could not be profiled ({answer.kind}: {answer.reason})", "run the script alone, or give a larger --budget"
@@ -30,7 +27,7 @@ def run(job: Job, tools: Tools) -> ProfileReport:
         report = ProfileReport.model_validate(answer.result)
     except ValidationError as error:
         raise StageError(f"the live host's profile can't be read ({error.errors()[0]['msg']})", "this is a fault of llm4llm") from error
-    text = f"{len(report.hotspots)} hotspots"
+    text = counted(len(report.hotspots), "hotspot")
     if report.end_to_end.samples_ms:
         text += f"; one pass over the workload takes {report.end_to_end.median_ms:.1f} ms"
     tools.progress(Event(job=job.id, kind="note", stage=StageName.PROFILE, text=text))

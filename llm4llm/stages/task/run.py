@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from llm4llm.assets import Seed
 from llm4llm.errors import StageError
-from llm4llm.kit import NotPlain, fresh_untrusted, take_untrusted
+from llm4llm.kit import NotPlain, counted, fresh_untrusted, take_untrusted
 from llm4llm.schema.capture import Capture
 from llm4llm.schema.event import Event
 from llm4llm.schema.job import Job, StageName
@@ -46,7 +46,7 @@ def run(job: Job, wanted: Wanted, tools: Tools) -> Selection:
     chosen = [spot for spot in open_spots if spot.id not in skipped]
     chosen.sort(key=lambda spot: (-spot.share, spot.id))
     tasks = _extracted(job, chosen, wanted, tools, skipped)
-    text = f"{len(tasks)} of {len(wanted.report.hotspots)} hotspots are worth an attempt"
+    text = f"worth an attempt: {len(tasks)} of {counted(len(wanted.report.hotspots), 'hotspot')}"
     tools.progress(Event(job=job.id, kind="note", stage=StageName.TASK, text=text))
     seeds = {task.id: matches.get(task.hotspot, ()) for task in tasks}
     return Selection(tasks=tuple(tasks), seeds=seeds, skipped=skipped)
@@ -87,7 +87,7 @@ def _matches(spots: list[Hotspot], wanted: Wanted, tools: Tools, skipped: dict[s
     only = {seed.name: phases(seed.path) for seed in wanted.seeds}
     devices = {root.id: root.devices for root in wanted.capture.roots}
     for spot in spots:
-        named = answer.result["matches"].get(spot.id, ())
+        named = _known(answer.result, spot.id, only)
         on_gpu = any(device.startswith("cuda") for device in devices.get(spot.root, ()))
         placed = tuple(name for name in named if spot.phase in (only[name] or {spot.phase}))
         fitting = [name for name in placed if on_gpu or name not in cuda_only]
@@ -96,6 +96,13 @@ def _matches(spots: list[Hotspot], wanted: Wanted, tools: Tools, skipped: dict[s
             continue
         skipped[spot.id] = _no_seed(spot, placed, len(cuda_only) if not on_gpu else 0)
     return matches
+
+
+def _known(result: dict[str, Any], hotspot: str, seeds: Mapping[str, object]) -> tuple[str, ...]:
+    """The seeds that the host named for a hotspot, without what was never asked about."""
+    matches = result.get("matches")
+    named = matches.get(hotspot, ()) if isinstance(matches, dict) else ()
+    return tuple(name for name in seeds if name in named) if isinstance(named, list | tuple) else ()
 
 
 def _no_seed(spot: Hotspot, named: tuple[str, ...], for_gpus: int) -> Reason:
@@ -120,27 +127,26 @@ def _extracted(job: Job, spots: list[Hotspot], wanted: Wanted, tools: Tools, ski
     fresh_untrusted(tools.scratch, TASKS)
     answer = _extract(spots, tools)
     if isinstance(answer, Ok):
-        found = list(answer.result["tasks"])
+        found = _listed(answer)
     elif answer.kind in _LOST and len(spots) > 1:
         # one of them took the host with it: each one by itself, so that the others are not lost
         found = [item for spot in spots for item in _one(spot, tools)]
     else:
         found = [_refusal(spot, answer) for spot in spots]
     tasks: dict[str, Task] = {}
-    for item in found:
-        if "refusal" in item:
-            skipped[item["hotspot"]] = Reason.model_validate(item["refusal"])
+    for spot in spots:
+        item = next((one for one in found if one.get("hotspot") == spot.id), None)
+        if item is None:
             continue
-        task = _task(item, wanted.capture.environment.target)
-        if any(task.id == other.id for other in tasks.values()):
-            raise StageError(f"the live host gave two tasks with the id {task.id}", "this is a fault of llm4llm")
-        try:
-            _take(task.id, tools)
-        except (OSError, NotPlain) as error:
-            why = error.strerror if isinstance(error, OSError) else str(error)
-            skipped[task.hotspot] = Reason(code="not_carried", text=f"what was written of its calls can't be used ({why})")
-            continue
-        tasks[task.hotspot] = task.model_copy(update={"folder": str(tools.task_folder(task.id))})
+        outcome = _outcome(item, wanted.capture.environment.target)
+        if isinstance(outcome, Task):
+            if any(outcome.id == other.id for other in tasks.values()):
+                raise StageError(f"the live host gave two tasks with the id {outcome.id}", "this is a fault of llm4llm")
+            outcome = _taken(outcome, tools)
+        if isinstance(outcome, Reason):
+            skipped[spot.id] = outcome
+        else:
+            tasks[spot.id] = outcome
     for spot in spots:
         if spot.id not in tasks and spot.id not in skipped:
             skipped[spot.id] = Reason(code="not_extracted", text="the live host gave no task and no reason; this is a fault of llm4llm")
@@ -158,7 +164,13 @@ def _one(spot: Hotspot, tools: Tools) -> list[dict[str, Any]]:
         reason = {"code": "budget_spent", "text": "the budget was used up before this was looked at; give the job a larger --budget"}
         return [{"hotspot": spot.id, "refusal": reason}]
     answer = _extract([spot], tools)
-    return list(answer.result["tasks"]) if isinstance(answer, Ok) else [_refusal(spot, answer)]
+    return _listed(answer) if isinstance(answer, Ok) else [_refusal(spot, answer)]
+
+
+def _listed(answer: Ok) -> list[dict[str, Any]]:
+    """What the host says of each hotspot; what is no such thing is left out."""
+    tasks = answer.result.get("tasks")
+    return [item for item in tasks if isinstance(item, dict)] if isinstance(tasks, list) else []
 
 
 def _refusal(spot: Hotspot, failed: Failed) -> dict[str, Any]:
@@ -166,14 +178,21 @@ def _refusal(spot: Hotspot, failed: Failed) -> dict[str, Any]:
     return {"hotspot": spot.id, "refusal": {"code": f"host_{failed.kind}", "text": text}}
 
 
-def _take(task_id: str, tools: Tools) -> None:
-    """Move a task's folder to where the script can't write. What the live host says of its place counts nothing."""
-    if tools.private is not None:
-        take_untrusted(tools.scratch, (TASKS, task_id), tools.task_folder(task_id), MAX_FILES, MAX_BYTES)
-
-
-def _task(item: dict[str, Any], target: str) -> Task:
+def _taken(task: Task, tools: Tools) -> Task | Reason:
+    """A task whose folder was moved to where the script can't write. What the live host says of its place counts nothing."""
     try:
+        if tools.private is not None:
+            take_untrusted(tools.scratch, (TASKS, task.id), tools.task_folder(task.id), MAX_FILES, MAX_BYTES)
+    except (OSError, NotPlain) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        return Reason(code="not_carried", text=f"what was written of its calls can't be used ({why})")
+    return task.model_copy(update={"folder": str(tools.task_folder(task.id))})
+
+
+def _outcome(item: dict[str, Any], target: str) -> Task | Reason:
+    try:
+        if "refusal" in item:
+            return Reason.model_validate(item["refusal"])
         task = Task.model_validate({**{name: item[name] for name in Task.model_fields if name in item}, "target": target, "folder": None})
     except ValidationError as error:
         raise StageError(f"the live host's task can't be read ({error.errors()[0]['msg']})", "this is a fault of llm4llm") from error

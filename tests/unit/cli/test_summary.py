@@ -29,7 +29,7 @@ def report(**changes: Any) -> dict[str, Any]:
 def test_an_accepted_job_tells_gain_patches_and_how_to_use_them() -> None:
     lines = list(summary(report(), Path("/out")))
     assert lines[0] == "accepted: 2.50x end to end, 95 % interval 2.25 to 2.75, confirmed in a fresh process"
-    assert "  accepted  Mixer (prefill)  by seeds:scan: 24 sites, 48 hits, 1 fallbacks" in lines
+    assert "  accepted  Mixer (prefill)  by seeds:scan: 24 sites, 48 hits, 1 fallback" in lines
     assert "  skipped   Block11 (decode, 11 %): too small" in lines
     assert "  and 4 smaller ones, see the report" in lines
     assert lines[-1] == "use it: llm4llm run --bundle /out/bundle.zip /s/run.py -- --word 'a b'"

@@ -64,6 +64,17 @@ def test_hand_written_model() -> None:
     assert len(found.end_to_end.samples_ms) == 5
 
 
+def test_what_can_not_be_told_in_full_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm4llm.harness.profiler.MAX_HOTSPOTS", 3)
+    monkeypatch.setattr("llm4llm.harness.profiler.MAX_PATH_CHARACTERS", 20)
+    driver = recorded(small_lm(), "generate", torch.randint(0, 40, (1, 20)), 2)
+    found = ProfileReport.model_validate(profile(workload_of(driver), {"repeats": 1, "time_limit_s": 30.0}, lambda event: None))
+    assert len(found.hotspots) == 3
+    assert "left out as the smallest: " in found.method
+    mixer = next(spot for spot in found.hotspots if spot.module_class == "SlowMixer")
+    assert (len(mixer.paths), mixer.refusal and mixer.refusal.code) == (1, "many_instances")
+
+
 def test_the_models_are_left_as_they_were() -> None:
     driver = mamba()
     before = portrait(driver.root.module)

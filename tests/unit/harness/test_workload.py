@@ -11,7 +11,7 @@ from watching import Drawer, Watched, echo
 from llm4llm.harness.ambient import Ambient, Randomness
 from llm4llm.harness.signatures import MAX_CHARACTERS, call_signature, described, loop_signature
 from llm4llm.harness.storing import Budget, TooLarge
-from llm4llm.harness.workload import MAX_WALL_SAMPLES
+from llm4llm.harness.workload import MAX_NOTES, MAX_WALL_SAMPLES
 from llm4llm.schema.capture import DriverCall, Root
 
 X = torch.ones(2, 4)
@@ -47,6 +47,24 @@ def test_many_models_are_not_all_kept() -> None:
             nn.Linear(4, 4).eval()(X)
     assert len(seen.workload.roots) == 64
     assert "many_roots" in seen.notes()
+
+
+def test_many_kinds_of_calls_and_many_notes_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm4llm.harness.recording.MAX_KINDS", 3)
+    with Watched() as seen, torch.no_grad():
+        model = nn.Linear(4, 4).eval()
+        for rows in range(1, 8):
+            model(torch.ones(rows, 4))
+        for number in range(500):
+            seen._recorder.note("odd", f"{number}" * 2_000)
+    drivers = seen.workload.drivers
+    assert [driver.count for driver in drivers] == [1, 1, 1, 4]
+    assert (drivers[3].signature, drivers[3].refusal and drivers[3].refusal.code) == ("others", "many_kinds")
+    assert len(drivers[3].wall_ms) == 4
+    assert seen._recorder._budget.host_used == sum(example.stored_bytes[0] for driver in drivers for example in driver.examples)
+    assert len(seen.workload.notes) == MAX_NOTES
+    assert seen.workload.notes[-1].code == "many_notes"
+    assert max(len(note.text) for note in seen.workload.notes) <= 2_000
 
 
 def test_inputs_beyond_the_budget_are_refused() -> None:

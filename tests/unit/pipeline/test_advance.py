@@ -22,6 +22,7 @@ from llm4llm.schema.job import Job, JobStatus, StageName
 from llm4llm.schema.verdict import Incorrect
 from llm4llm.service.jobs import cancel
 from llm4llm.service.report import job_report
+from llm4llm.stages.hearing import MORE
 from llm4llm.store import Fence, Hold
 
 STAGES = [stage.value for stage in StageName]
@@ -305,8 +306,11 @@ def test_the_machine_s_fault_leaves_the_job_to_be_continued(world: World) -> Non
     assert world.store.stages.runs(job.id)[-1].reason.code == "interrupted"  # type: ignore[union-attr]
 
 
-def test_a_fault_of_ours_is_stored_and_passed_on(world: World) -> None:
-    world.host.matches = {"h_Slow": 3}  # type: ignore[dict-item]
+def test_a_fault_of_ours_is_stored_and_passed_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise TypeError("odd")
+
+    monkeypatch.setattr("llm4llm.stages.task.run.phases", broken)
     job = world.submit()
     with pytest.raises(TypeError):
         world.advance(job)
@@ -403,3 +407,21 @@ def test_other_steps_may_be_walked(world: World) -> None:
     world.steps = (replace(capture, run=run),)
     assert world.advance(job).status is JobStatus.SUCCEEDED
     assert seen == [job.id]
+
+
+def test_a_host_that_answers_nonsense_ends_no_job_as_our_fault(world: World) -> None:
+    world.host.matches = {"h_Slow": 3, "": [{}]}  # type: ignore[dict-item]
+    job = world.advance(world.submit())
+    assert (job.status, job.reason and job.reason.code) == (JobStatus.SUCCEEDED, "nothing_to_try")
+
+
+def test_a_job_keeps_so_many_notes_and_no_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm4llm.pipeline.advance.MOST_EVENTS", 6)
+    job = world.submit()
+    for number in range(3):
+        world.store.events.add(Event(job=job.id, kind="note", text=str(number)), iso(world.clock.now()))
+    assert world.advance(job).status is JobStatus.SUCCEEDED
+    notes = [event.text for event in world.store.events.of(job.id) if event.kind == "note"]
+    assert notes[-1] == MORE
+    assert len(notes) <= 6
+    assert [event.text for event in world.events if event.kind == "note"] == notes[3:]

@@ -77,6 +77,30 @@ def test_so_many_at_once_and_so_many_per_second(store: Store) -> None:
         gate.admit(caller)
 
 
+def test_wrong_keys_are_limited_by_address_and_valid_ones_are_not(store: Store) -> None:
+    clock = FrozenClock()
+    _, secret = create_key("a", {Scope.READ}, KeyLimits(), store, clock)
+    gate = Gate(store, clock, required=True)
+    for _ in range(60):
+        gate.refused("192.0.2.1")
+    with pytest.raises(RateLimited) as raised:
+        gate.refused("192.0.2.1")
+    assert raised.value.retry_after_s == pytest.approx(1.0)
+    gate.admit(gate.caller(secret))
+    gate.refused("192.0.2.2")
+    clock.sleep(1.0)
+    gate.refused("192.0.2.1")
+    with pytest.raises(RateLimited):
+        gate.refused("192.0.2.1")
+
+
+def test_wrong_keys_take_bounded_memory(store: Store) -> None:
+    gate = Gate(store, FrozenClock(), required=True)
+    for number in range(10_000):
+        gate.refused(str(number))
+    assert len(gate._failures) <= 1024
+
+
 @pytest.mark.parametrize(("name", "scopes"), [("", {Scope.READ}), ("x" * 65, {Scope.READ}), ("a\nb", {Scope.READ}), ("a", set())])
 def test_keys_that_make_no_sense(store: Store, name: str, scopes: set[Scope]) -> None:
     with pytest.raises(BadArguments):

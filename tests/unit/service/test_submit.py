@@ -3,6 +3,7 @@
 import os
 import random
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from llm4llm.kit import FrozenClock
 from llm4llm.schema.job import Job, JobStatus, Request
 from llm4llm.service.jobs import cancel, submit
 from llm4llm.service.report import job_report
+from llm4llm.service.script import check_script
 from llm4llm.store import Store, open_store
 
 RNG = random.Random(1)
@@ -81,6 +83,46 @@ def test_a_syntax_error_names_file_line_and_message(store: Store, tmp_path: Path
 def test_what_only_the_compiler_finds(store: Store, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "s.py").write_bytes(content)
     assert refused(store, tmp_path / "s.py")[0] == "script_not_python"
+
+
+@pytest.mark.parametrize(
+    "content", [b"def f(): pass\n" * 70_000, b"x = [" + b"(1, 2.5, 'a'),\n" * 60_000 + b"]"], ids=["functions", "table"]
+)
+def test_checking_a_script_takes_bounded_memory_and_time(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    monkeypatch.setattr("llm4llm.service.script._MEMORY_BYTES", 64 << 20)
+    monkeypatch.setattr("llm4llm.service.script._PROCESSOR_S", 2)
+    (tmp_path / "s.py").write_bytes(content)
+    code, text = refused(store, tmp_path / "s.py")
+    assert code == "script_too_heavy"
+    assert "can't be checked" in text
+
+
+def test_a_script_of_ordinary_tables_is_checked_with_the_ordinary_limits(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_bytes(b"x = [" + b"1,\n" * 300_000 + b"]\n")
+    assert hand_in(store, tmp_path / "s.py").status is JobStatus.QUEUED
+
+
+def test_a_script_beyond_its_size_is_not_even_read(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_bytes(b"x\n" * (2 << 20))
+    code, text = refused(store, tmp_path / "s.py")
+    assert (code, "1 MiB" in text) == ("script_unreadable", True)
+
+
+def test_few_scripts_are_checked_at_once(tmp_path: Path) -> None:
+    running, most = tmp_path / "running", tmp_path / "most"
+    running.mkdir()
+    most.mkdir()
+    python = tmp_path / "python"
+    python.write_text(
+        f"#!/bin/sh\ntouch {running}/$$; touch {most}/$(ls {running} | wc -l); sleep 0.3; rm {running}/$$\n"
+        f"""echo '{{"empty": false, "version": [3, 12]}}'\n"""
+    )
+    python.chmod(0o755)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: check_script("s.py", b"x", str(python)), range(8)))
+    assert max(int(file.name) for file in most.iterdir()) <= 2
 
 
 @pytest.mark.parametrize("content", [b"x = '\xff\xfe'\n", b"\x7fELF\x00\x01\x00", b"x = 1\x00\n"])

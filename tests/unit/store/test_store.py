@@ -102,6 +102,16 @@ def test_a_transaction_is_whole_or_nothing(store: Store) -> None:
     assert store.events.of("job_1") == ()
 
 
+def test_events_are_counted_and_found_by_kind(store: Store) -> None:
+    store.jobs.add(make_job())
+    assert (store.events.count("job_1"), store.events.last_of("job_1", "output")) == (0, None)
+    for number in range(3):
+        store.events.add(Event(job="job_1", kind="output", text=str(number)), AT)
+        store.events.add(Event(job="job_1", kind="note", text="between"), AT)
+    found = store.events.last_of("job_1", "output")
+    assert (store.events.count("job_1"), found and found.text) == (6, "2")
+
+
 def run_of(attempt: int, status: str = "finished", result: dict[str, int] | None = None) -> StageRun:
     return StageRun.model_validate(
         {"job": "job_1", "stage": "capture", "attempt": attempt, "status": status, "result": result, "seconds": 1.0,

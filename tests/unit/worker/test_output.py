@@ -35,3 +35,31 @@ def test_many_lines_take_no_more_memory_than_their_text() -> None:
 
 def test_missing_lines_are_a_difference() -> None:
     assert difference(b"a\nb\n", b"a\n", None) == "2 lines instead of 3"
+
+
+def test_a_line_is_one_line() -> None:
+    assert difference(b"a\nb", b"a", None) == "1 line instead of 2"
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "again"),
+    [
+        (b"1\n" * 400_000, b"2\n" * 400_000, b"3\n" * 400_000),
+        (b"1 " * 4_000_000, b"2 " * 4_000_000, b"3 " * 4_000_000),
+        (b"1\n" * 20_000_000, b"2\n" * 20_000_000, b"3\n" * 20_000_000),
+        (b"1\n" * 8_000_000, b"2\n" * 8_000_000, b"3\n" * 8_000_000),
+    ],
+    ids=["short lines", "one long line", "much", "many lines"],
+)
+def test_comparing_takes_little_beside_the_texts(expected: bytes, found: bytes, again: bytes) -> None:
+    tracemalloc.start()
+    try:
+        said = difference(expected, found, again)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    assert (said is None) == (len(expected) < 1 << 20)
+
+
+def test_what_a_line_holds_can_not_steer_a_terminal() -> None:
+    assert difference(b"a", b"\x1b[2J\r\xc2\x9b", None) == "line 1 is '\\x1b[2J\\r\\x9b' instead of 'a'"

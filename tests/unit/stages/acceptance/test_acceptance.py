@@ -12,6 +12,7 @@ from llm4llm.schema.event import Event
 from llm4llm.schema.job import Job, JobStatus, Request
 from llm4llm.schema.measurement import Paired
 from llm4llm.schema.reason import Reason
+from llm4llm.stages.acceptance.decide import decided
 from llm4llm.stages.acceptance.run import CONFIRMATION_SHARE, Proposal, run
 from llm4llm.stages.tools import Failed, Ok, OnEvent, Tools
 
@@ -277,3 +278,34 @@ def test_cancelled(scene: Any) -> None:
     found = stage.decide(proposal("a"), cancelled=True)
     assert found.reason.code == "cancelled"
     assert stage.host.asked == []
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {},
+        {"checks": None, "sites": {}},
+        {"checks": [{"name": "runs", "passed": True, "detail": ""}] * 10_000, "sites": {}},
+        {"checks": [], "sites": {"x": 3}},
+        {"checks": [], "sites": {}, "baseline_ms": ["fast"], "patched_ms": [1.0]},
+        {"checks": [], "sites": {}, "baseline_ms": [1.0] * 10_000, "patched_ms": [1.0] * 10_000},
+    ],
+)
+def test_a_trial_that_can_not_be_read_is_dropped(result: dict[str, Any]) -> None:
+    found = decided((), Ok(result), 1.0)
+    assert (found.decision, found.reason.code) == ("drop", "trial_unreadable")
+
+
+def test_sites_beyond_what_anybody_reads_are_added_up() -> None:
+    sites = [
+        {"path": f"layers.{number}.experts.down_proj", "hits": 2, "fallbacks": 1, "fallback_reasons": {"shape": 1}}
+        for number in range(50_000)
+    ]
+    answer = Ok({"checks": [], "sites": {"a": sites, "b": sites[:2], "odd": sites}, "restored": True})
+    found = decided((patch("b"), patch("a")), answer, 1.0).sites
+    assert set(found) == {"a", "b"}
+    assert [site.path for site in found["b"]] == ["layers.0.experts.down_proj", "layers.1.experts.down_proj"]
+    assert sum(site.hits for site in found["a"]) == 100_000
+    assert sum(site.fallbacks for site in found["a"]) == 50_000
+    assert 1_000 < len(found["a"]) < 5_000
+    assert found["a"][-1].path == f"and {50_001 - len(found['a'])} more"
