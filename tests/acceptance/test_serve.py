@@ -131,3 +131,14 @@ def test_a_database_that_goes_away_is_a_503_and_the_process_stays(tmp_path: Path
         refused = httpx.post(f"{service.url}/v1/jobs", files=SCRIPT, data={"args": '["other"]'})
         assert (refused.status_code, refused.json()["code"]) == (503, "store_unavailable")
         assert httpx.get(f"{service.url}/healthz").status_code == 200
+
+
+def test_a_request_can_not_forge_a_line_of_the_log(tmp_path: Path) -> None:
+    with serving(tmp_path, LLM4LLM_LOG_LEVEL="info") as service:
+        assert httpx.get(f"{service.url}/x%0A2026-01-01T00:00:00.000+00:00%20info%20forged%1b%5b2J").status_code == 404
+        assert service.stop() == 0
+    lines = [line for line in service.said if "forged" in line]
+    assert len(lines) == 1
+    assert "GET /x 2026" in lines[0] or "GET /x\\n2026" in lines[0]
+    assert "\\x1b[2J" in lines[0]
+    assert all(line.rstrip("\n").isprintable() for line in service.said)
