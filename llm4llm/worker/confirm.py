@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from llm4llm.kit import fresh_untrusted, open_untrusted, write_atomic
+from llm4llm.kit import counted, fresh_untrusted, open_untrusted, write_atomic
 from llm4llm.sandbox import ChildSpec, Ok, Sandbox
 from llm4llm.schema.acceptance import Acceptance, Patch, Trialled
 from llm4llm.schema.capture import Capture
@@ -148,7 +148,7 @@ class Confirmation:
         same_code = {"name": "exit_code", "passed": run.exit_code == code, "detail": f"{run.exit_code}, without the bundle {code}"}
         found = difference(expected, run.stdout, None)
         if found is None:
-            return [same_code, {"name": "stdout", "passed": True, "detail": f"{len(expected)} bytes, equal"}]
+            return [same_code, {"name": "stdout", "passed": True, "detail": f"{counted(len(expected), 'byte')}, equal"}]
         # some scripts print times or addresses: what differs between two unpatched runs can't be asked of the patched one
         plain = self._run(_PLAIN, folder, None, captured.wall_ms / 1e3, time_limit_s)
         still = difference(expected, run.stdout, plain.stdout)
