@@ -4,7 +4,8 @@
 
 Server, clients, database and the writer that stands for the running job's worker share this machine's cores; say `taskset -c 0,1` for two.
 The writer stores an event every 100 ms, as a busy job does. Polls are paced (each client asks once per interval, like one that watches a
-job) and then unpaced (each asks again at once). Latency is what the client sees, from its first byte sent to its last byte received.
+job) and then unpaced (each asks again at once), and paced once more while a worker runs examples/mamba_generate.py through the whole loop.
+Latency is what the client sees, from its first byte sent to its last byte received.
 """
 
 import argparse
@@ -29,7 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]  # the tests know how to start a
 
 import postgresql_server  # noqa: E402
 
-COMMAND = [sys.executable, "-c", "from llm4llm.cli.main import main; main()", "serve", "--port", "0", "--workers", "0"]
+COMMAND = [sys.executable, "-c", "from llm4llm.cli.main import main; main()", "serve", "--port", "0", "--workers"]
 WRITER = """
 import sys, time
 from llm4llm.kit import SystemClock, iso
@@ -133,8 +134,8 @@ async def submit(url: str, jobs: int, at_once: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def served(environment: dict[str, str]) -> Iterator[str]:
-    with subprocess.Popen(COMMAND, env=environment, stderr=subprocess.PIPE, text=True) as process:
+def served(environment: dict[str, str], workers: int = 0) -> Iterator[str]:
+    with subprocess.Popen([*COMMAND, str(workers)], env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
             for line in process.stderr:
@@ -149,8 +150,7 @@ def served(environment: dict[str, str]) -> Iterator[str]:
 
 def measured(database: str, options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as home:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("LLM4LLM_")}
-        environment = kept | {"LLM4LLM_HOME": home, "LLM4LLM_DATABASE_URL": database, "PYTHONPATH": str(ROOT)}
+        environment = environment_of(home, database)
         with served(environment) as url:
             submissions = asyncio.run(submit(url, options.jobs, options.at_once))
 
@@ -169,6 +169,36 @@ def measured(database: str, options: argparse.Namespace) -> dict[str, Any]:
     return {"submissions": submissions, "paced_polls": paced, "unpaced_polls": unpaced}
 
 
+def at_work(database: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The same polls while a worker is busy, on an empty database."""
+    with tempfile.TemporaryDirectory() as home, served(environment_of(home, database), workers=1) as url:
+        return {"polls_during_a_job": asyncio.run(during_a_job(url, options))}
+
+
+def environment_of(home: str, database: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LLM4LLM_")}
+    return kept | {"LLM4LLM_HOME": home, "LLM4LLM_DATABASE_URL": database, "PYTHONPATH": str(ROOT)}
+
+
+async def during_a_job(url: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Paced polls of a job that a worker is at; the share of them that found it running is stored too."""
+    async with Connection(url) as connection:
+        body = json.dumps({"script": (ROOT / "examples" / "mamba_generate.py").read_text(), "budget": "10m"}).encode()
+        job = str(json.loads((await connection.ask("POST", "/v1/jobs", body, "application/json"))[1])["id"])
+
+        async def status() -> str:
+            return str(json.loads((await connection.ask("GET", f"/v1/jobs/{job}"))[1])["status"])
+
+        while await status() == "queued":
+            await asyncio.sleep(0.2)
+        result = await poll(url, job, options.pollers, options.seconds, options.interval)
+        result["job_afterwards"] = await status()
+        await connection.ask("POST", f"/v1/jobs/{job}/cancel")
+        while await status() == "running":
+            await asyncio.sleep(0.2)
+    return result
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the service under load.")
     parser.add_argument("--pollers", type=int, default=200)
@@ -181,11 +211,13 @@ def main() -> None:
     options = parser.parse_args()
     results: dict[str, Any] = {}
     if options.only != "postgresql":
-        results["sqlite"] = measured("", options)
+        results["sqlite"] = measured("", options) | at_work("", options)
         show("sqlite", results["sqlite"])
     if options.only != "sqlite":
         with postgresql_server.started() as server, postgresql_server.database(server) as database:
             results["postgresql"] = measured(database, options)
+            with postgresql_server.database(server) as empty:
+                results["postgresql"] |= at_work(empty, options)
             show("postgresql", results["postgresql"])
     conditions = {
         "cores": len(os.sched_getaffinity(0)),
@@ -203,6 +235,7 @@ def table(conditions: dict[str, Any], results: dict[str, Any], options: argparse
         "submissions": f"{options.jobs} submissions of different scripts, {options.at_once} at once",
         "paced_polls": f"{options.pollers} clients poll a running job, each every {options.interval:g} s",
         "unpaced_polls": f"{options.pollers} clients poll a running job, each again at once (saturated)",
+        "polls_during_a_job": f"{options.pollers} clients poll a job that a worker is at, each every {options.interval:g} s",
     }
     lines = [
         "# The service under load",
