@@ -1,5 +1,6 @@
 """The parent's side of a live host, small enough for tests: a child process over a socket pair, and a plain run to compare with."""
 
+import contextlib
 import json
 import os
 import socket
@@ -96,14 +97,18 @@ class LiveHost:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._lines.close()
-        self._socket.close()
+        # half closed: no more requests. Closed, it would take us for dead and stand still until somebody ends it
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
         try:
             self.exit_code = self.child.wait(20)
         except subprocess.TimeoutExpired:
             self.child.kill()
             self.child.wait()
             raise
+        finally:
+            self._lines.close()
+            self._socket.close()
 
 
 @dataclass
