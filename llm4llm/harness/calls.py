@@ -5,8 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from llm4llm.harness.values import leaves, replaced, snapshot
+
+_FACTORS = 997  # different factors of one weight; a prime, so that rows do not get the same ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +73,24 @@ def seed(rng: Any) -> None:
         rng.restore()
 
 
+def reweight(module: nn.Module, most: float) -> None:
+    """Multiply every floating weight in place by factors between 1 and `most`, the same ones in every process.
+
+    Neighbours get different factors, or a weight that is symmetric would stay so; where all is zero, as new biases are, a little is added.
+    """
+    source = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in module.parameters():
+            if not weight.is_floating_point() or not weight.numel():
+                continue
+            few = torch.rand(_FACTORS, generator=source)
+            share = few.to(weight.device).repeat(weight.numel() // _FACTORS + 1)[: weight.numel()].view(weight.shape)
+            if bool(weight.data.any()):
+                weight.data.mul_((1.0 + (most - 1.0) * share).to(weight.dtype))
+            else:
+                weight.data.add_((0.2 * (share - 0.5)).to(weight.dtype))
+
+
 def laid_out(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """`values` in memory laid out as `like` is: the same order of dimensions, the same gaps, the same expanded dimensions.
 
@@ -100,6 +121,6 @@ def _strides(shape: tuple[int, ...], old_shape: tuple[int, ...], old_stride: tup
             stride[dim] = extent
         else:
             stride[dim] = max(extent, round(extent * old_stride[dim] / old_extent))
-            old_extent = old_stride[dim] * old_shape[dim]
+            old_extent = old_stride[dim] * max(old_shape[dim], 1)
         extent = stride[dim] * max(shape[dim], 1)
     return tuple(stride)

@@ -27,6 +27,7 @@ from llm4llm.harness import contract, pickling, taskfile, timing
 from llm4llm.harness.ambient import Ambient
 from llm4llm.harness.channel import FD_VARIABLE, NONCE_VARIABLE
 from llm4llm.harness.confine import confine
+from llm4llm.harness.fences import Fences
 from llm4llm.harness.launches import LaunchRecord, record_launches
 from llm4llm.harness.oracle import outcome
 from llm4llm.harness.portrait import as_bytes, leaf, portrait, same_bits
@@ -117,19 +118,22 @@ class Session:
         """One call, fully observed."""
         dirtied(self._pool[payload["name"]])
         with poisoned(self._poison and payload.get("poison", True)):
-            return self._server.call(self._pool[payload["name"]], self._spy, refill=payload.get("refill", False))
+            fences = Fences() if self._observes and payload.get("poison", True) else None
+            return self._server.call(self._pool[payload["name"]], self._spy, refill=payload.get("refill", False), fences=fences)
 
     def run(self, payload: dict[str, Any], blobs: list[bytes]) -> Answer:
-        """Many calls in a row in the process's ordinary state; the names of those whose result is not bit for bit the first one's."""
-        served, differing = 0, []
+        """Many calls in a row in the process's ordinary state: whether each was accepted, and the names of those whose result is not bit
+        for bit the first one's.
+        """
+        taken, differing = [], []
         for name in payload["names"]:
             accepted, found = self._server.quick(self._pool[name])
-            served += accepted
+            taken.append(accepted)
             first = self._first.setdefault(name, [tensor.detach().clone() for tensor in found])
             alike = len(first) == len(found) and all(map(_alike, first, found))
             if not alike:
                 differing.append(name)
-        return {"served": served, "differing": differing}, []
+        return {"taken": taken, "differing": differing}, []
 
     def language(self, payload: dict[str, Any], blobs: list[bytes]) -> Answer:
         """Triton kernels that calls launched under the prepared configuration, and heavy torch functions in the named calls."""

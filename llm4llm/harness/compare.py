@@ -1,6 +1,7 @@
 """The error rule: how far a candidate may be from exact arithmetic, and where it is farthest.
 
-Errors are measured per row of the last dimension, against the oracle (harness/oracle.py). With, for one tensor,
+Errors are measured per row of the last dimension, or of the last ones where those are short, against the oracle (harness/oracle.py). With,
+for one tensor,
 
     h_r      the largest |exact| of row r, but at least 1e-2 of the largest row's: the row's height
     own_r    the largest |original - exact| of row r: what the original itself is off by in that row
@@ -27,6 +28,8 @@ from llm4llm.harness.portrait import Leaf, Tree, first_difference
 
 OWN_FACTOR = 8.0
 SMALL_ROW = 1e-2
+# the largest error of a few numbers says little: a row of one that happens to be rounded well would allow a candidate nothing
+SHORT_ROW = 4
 FLOOR_EPS = {"float64": 4096.0, "float32": 16.0}
 FLOOR_EPS_LOW = 2.0
 # without an oracle nothing is known of the original's own error: allow as much as a reordered sum of a few thousand terms needs
@@ -70,10 +73,15 @@ def floor_of(dtype: str, oracle: str) -> float:
 
 
 def in_rows(value: torch.Tensor) -> torch.Tensor:
-    """float64 [rows, last dimension]; complex numbers as pairs."""
+    """float64 [rows, numbers of a row]; complex numbers as pairs. Short last dimensions are joined with those before them."""
     if value.is_complex():
         value = torch.view_as_real(value).flatten(-2)
-    return value.detach().double().reshape(-1, value.shape[-1] if value.dim() else 1)
+    width = 1
+    for size in reversed(value.shape):
+        width *= size
+        if width >= SHORT_ROW or not width:
+            break
+    return value.detach().double().reshape(-1, width) if width else value.detach().double().reshape(0, 1)
 
 
 def own_error(own: torch.Tensor, exact: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -147,6 +155,8 @@ def contract_fault(got: Leaf, want: Leaf) -> Fault | None:
         return Fault("dtype", f"{name} is {got.dtype}; the original gives {want.dtype}")
     if got.device != want.device:
         return Fault("device", f"{name} is on {got.device}; the original's is on {want.device}")
+    if got.requires_grad and not want.requires_grad and name.startswith("result"):
+        return Fault("requires_grad", f"{name} requires gradients; the original's does not")
     if got.stride != want.stride and name.startswith("result"):
         return Fault("stride", f"{name} has strides {list(got.stride)} where the original's has {list(want.stride)}")
     return None
@@ -212,12 +222,11 @@ def _exact_fault(got: torch.Tensor, want: Leaf, exact: torch.Tensor | None) -> t
 def _where(got: torch.Tensor, exact: torch.Tensor, far: Distance) -> tuple[str, ...]:
     """Lines that say where the error sits: element, magnitude, and whether it is all over, a tail of columns or some rows."""
     mine, true = in_rows(got), in_rows(exact)
-    lead = list(got.shape[:-1]) or [1]
-    index, rest = [], far.row
-    for size in reversed(lead):
+    index, rest = [], far.row * mine.shape[-1] + far.column
+    for size in reversed([*got.shape, 2] if got.is_complex() else got.shape):
         index.append(rest % size)
         rest //= size
-    place = [*reversed(index), far.column] if got.dim() else []
+    place = list(reversed(index))
     lines = [
         f"worst element {place} of {list(got.shape)}: {float(mine[far.row, far.column]):.6g}, exact {float(true[far.row, far.column]):.6g}",
         f"error {far.error:.3g}, allowed {far.limit:.3g} in that row; {far.wrong_rows} of {far.rows} rows are wrong",

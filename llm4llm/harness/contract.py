@@ -16,6 +16,7 @@ from llm4llm.harness.contract_imports import ImportTime
 from llm4llm.harness.contract_scope import Scopes, Violation, folded_text, is_main_guard
 
 MAX_BYTES = 256 << 10
+MOST_CONFIGS = 64  # listed; how many are tried is for the judge to say
 FUNCTIONS = {"forward": ("module", "state"), "prepare": ("module",), "accepts": ("module", "state"), "matches": ("module",)}
 _FUNCTION_NODES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
@@ -102,8 +103,17 @@ class _Walker(ast.NodeVisitor):
         elif (reason := _forbidden_part(dotted)) is not None:
             self._add("import_not_allowed", node, reason)
 
+    def visit_If(self, node: ast.If) -> None:
+        if self.scopes.keeps_name and is_main_guard(node):
+            for statement in node.orelse:
+                self.visit(statement)
+        else:
+            self.generic_visit(node)
+
     def visit_Name(self, node: ast.Name) -> None:
-        if node.id in names.FORBIDDEN_BUILTINS and not self.scopes.is_local(node.id):
+        # a field called `eval` is a name like any other
+        binds = isinstance(node.ctx, ast.Store) and not node.id.startswith("__")
+        if node.id in names.FORBIDDEN_BUILTINS and not binds and not self.scopes.is_local(node.id):
             self._add("forbidden_call", node, f"{node.id} {names.FORBIDDEN_BUILTINS[node.id]}, which a candidate must not do")
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
@@ -236,6 +246,12 @@ def _checked_configs(configs: Any, line: int) -> list[dict[str, Any]] | Violatio
     entries = [entry for one in configs for entry in one.items()] if plain else []
     if not plain or not all(isinstance(key, str) and key.isidentifier() and _is_plain(item) for key, item in entries):
         return Violation("bad_configs", line, f"line {line}: CONFIGS must be a literal, non-empty list of dicts from names to plain values")
+    if len(configs) > MOST_CONFIGS:
+        return Violation("bad_configs", line, f"line {line}: CONFIGS lists {len(configs)} configurations; list the few that differ most")
+    said = [repr(sorted(one.items())) for one in configs]
+    twice = [one for one, text in zip(configs, said, strict=True) if said.count(text) > 1]
+    if twice:
+        return Violation("bad_configs", line, f"line {line}: CONFIGS lists {twice[0]} more than once")
     return list(configs)
 
 

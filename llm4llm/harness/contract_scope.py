@@ -21,6 +21,7 @@ class Scopes:
 
     def __init__(self, tree: ast.Module) -> None:
         self.imported: dict[str, str] = {}  # name → dotted name of what it stands for
+        self.keeps_name = not any(_binds_main(node) for node in ast.walk(tree))  # so that a main guard is one
         self._locals: list[set[str]] = []
         self._parameters: list[set[str]] = []
         for node in ast.walk(tree):
@@ -102,6 +103,14 @@ def folded_text(node: ast.AST) -> str | None:
         parts = [folded_text(part.value if isinstance(part, ast.FormattedValue) else part) for part in node.values]
         return None if None in parts else "".join(part for part in parts if part is not None)
     return None
+
+
+def _binds_main(node: ast.AST) -> bool:
+    """True for any use of `__name__` but reading it: who sets it may make the guard's body run."""
+    if isinstance(node, ast.Name):
+        return node.id == "__name__" and not isinstance(node.ctx, ast.Load)
+    texts = [value for _, value in ast.iter_fields(node) if isinstance(value, (str, list))]
+    return any(text == "__name__" or (isinstance(text, list) and "__name__" in text) for text in texts)
 
 
 def is_main_guard(statement: ast.If) -> bool:

@@ -3,7 +3,7 @@
 import copy
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 
 from llm4llm.harness import inputs, shapes
 from llm4llm.harness.bench import Bench
-from llm4llm.harness.calls import Call
+from llm4llm.harness.calls import Call, reweight
 from llm4llm.harness.compare import Fault, compare
 from llm4llm.harness.oracle import Original, Truth
 from llm4llm.harness.portrait import Leaf, same_bits
@@ -24,7 +24,7 @@ LONG_RUN_CHECKS = 16
 LONG_RUN_CALLS = 8
 PER_CHANGE = 3
 SHAPES = 14
-REWEIGHT = 1.25
+REWEIGHT = 1.5
 # every gate gets this many calls even when the time for gates is used up
 LEAST = 3
 # interpreted kernels are a thousand times slower: fewer calls, and no large ones more than once
@@ -63,6 +63,7 @@ class Gates:
         self._names: dict[int, str] = {id(call): f"c{index}" for index, call in enumerate(bench.calls)}
         self._alive: list[Call] = list(bench.calls)
         self._deadline = 0.0
+        self._taken: dict[str, bool] = {}  # what accepts said of each call since the last prepare
 
     # ---- asking -----------------------------------------------------------------------------------------------------
 
@@ -88,6 +89,7 @@ class Gates:
             self._alive.extend(fresh.values())
 
     def prepare(self, config: dict[str, Any]) -> None:
+        self._taken.clear()
         self.ask("prepare", {"config": config}, f"prepare{_with(config)}")
 
     # ---- one call ---------------------------------------------------------------------------------------------------
@@ -96,7 +98,9 @@ class Gates:
         """Serve one call and compare everything; None if it was declined. Raises Stop for any fault."""
         payload = {"name": self._names[id(call)], "refill": refill, "poison": poison}
         answered = self.ask("call", payload, f"{call.origin} ({call.shapes()})")
-        if answered.facts["declined"]:
+        taken = not answered.facts["declined"]
+        self._take(self._names[id(call)], taken, call.origin)
+        if not taken:
             self.record.declined += 1
             return None
         truth = self.bench.original.truth(call) if original is None else original.truth(call, remember=False)
@@ -114,11 +118,25 @@ class Gates:
             self.record.proven.append(call)
         return answered
 
+    def _take(self, name: str, taken: bool, where: str) -> None:
+        """accepts is asked of the same call again and again; what it says may depend on that call alone."""
+        if self._taken.setdefault(name, taken) is not taken:
+            text = f"accepts answers differently for {where} than before, with the same inputs; it may depend on the call alone"
+            raise Stop("rejected", "inconsistent_accepts", text)
+
     def _fault(self, answered: Answered, tree: Any, listed: list[Leaf], truth: Truth, call: Call) -> tuple[Fault | None, float]:
         extra = {tuple(pair) for pair in answered.facts["aliases"]} - truth.aliases
         if extra:
             result, other = sorted(extra)[0]
             return Fault("alias", f"{result} shares memory with {other}; the original's does not"), 0.0
+        written = {pair for pair in truth.aliases if pair[1] not in truth.unchanged and not pair[1].startswith("weight ")}
+        lost = written - {tuple(pair) for pair in answered.facts["aliases"]}
+        if lost:
+            result, other = sorted(lost)[0]
+            return Fault("alias", f"{result} is a copy; the original gives back {other} itself, which it changed"), 0.0
+        others = set(answered.facts["rebound"]) - truth.rebound
+        if others:
+            return Fault("effect", f"{sorted(others)[0]} was replaced by another tensor; the original keeps the one that was there"), 0.0
         if bool(answered.facts["draws"]) != truth.draws:
             word = "draws random numbers" if answered.facts["draws"] else "draws no random numbers"
             return Fault("effect", f"the candidate {word}, unlike the original"), 0.0
@@ -167,12 +185,19 @@ class Gates:
                 self.load([call])
                 self.check(call)
                 done += 1
-        for call in inputs.with_later_positions(self.bench.calls):
+        for call in self._other_meanings():
             if self.bench.runs_on_cpu(call) and self.bench.usable(call):
                 self.load([call])
                 self.check(call)
         self._refilled()
         self._gate("values")
+
+    def _other_meanings(self) -> Iterator[Call]:
+        """Calls with other masks, ids and positions."""
+        calls, source = self.bench.calls, self.bench.generator("masks and ids")
+        yield from inputs.with_other_masks(calls, source)
+        yield from inputs.with_other_ids(calls, self.bench.task.module, source)
+        yield from inputs.with_later_positions(calls)
 
     def _refilled(self) -> None:
         """New values at the addresses of the call before: a result remembered by address shows."""
@@ -228,10 +253,14 @@ class Gates:
         self._gate("strides")
 
     def other_weights(self, config: dict[str, Any]) -> None:
-        """Weights changed in place and prepared again: a stale copy shows. Needs a module of its own, so it is prepared anew afterwards."""
+        """Weights changed in place and prepared again: a stale copy shows, and what was special about the recorded ones.
+
+        Needs a module of its own, so it is prepared anew afterwards.
+        """
         if not any(weight.is_floating_point() for weight in self.bench.task.module.parameters()):
             return
         heavier = Original(_reweighted(self.bench.original), self.bench.ambient)
+        self._taken.clear()
         self.ask("reweight", {"factor": REWEIGHT}, "prepare after a change of weights")
         for call in inputs.different(self.bench.calls, 2):
             self.check(call, original=heavier)
@@ -251,6 +280,8 @@ class Gates:
         for stop in checks:
             names = [self._names[id(call)] for call in order[done:stop]]
             answered = self.ask("run", {"names": names}, f"a run of {counted(stop, 'call')} on one instance") if names else None
+            for name, taken in zip(names, answered.facts["taken"] if answered is not None else []):
+                self._take(name, taken, f"a call of a run of {stop} on one instance")
             if answered is not None and answered.facts["differing"]:
                 self._explain(answered.facts["differing"][0], stop)
             self.check(order[stop], poison=False)
@@ -288,10 +319,7 @@ def failure(error: dict[str, Any], where: str) -> Stop:
 
 def _reweighted(original: Original) -> torch.nn.Module:
     module = copy.deepcopy(original.module)
-    with torch.no_grad():
-        for weight in module.parameters():
-            if weight.is_floating_point():
-                weight.data.mul_(REWEIGHT)
+    reweight(module, REWEIGHT)
     return module
 
 

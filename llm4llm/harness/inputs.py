@@ -1,7 +1,7 @@
 """Fresh inputs from the captured calls: other values through the same shapes.
 
-Only activations get other values: floating tensors whose values look like a sample of something continuous. Integers, masks, positions,
-tables of cosines and sines, and preallocated zeros mean something by themselves and stay.
+Activations get other values: floating tensors whose values look like a sample of something continuous. Masks block other places, ids name
+other rows, positions come later. Other integers, tables of cosines and sines, and preallocated zeros mean something by themselves and stay.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
-from llm4llm.harness.calls import Call
+from llm4llm.harness.calls import Call, laid_out
 from llm4llm.harness.values import replaced
 
 LATER = (301, 1013)
 _SAMPLE = 4096
+_ORDER = 4  # so many integers are hardly in order by chance
 _FEW = 4  # a mask or a flag has no more different values
 _BLOCKED = -9999.0  # an activation does not reach what masks use for "never"
 
@@ -143,6 +145,75 @@ def is_position(tensor: torch.Tensor) -> bool:
     return bool(((steps == 0) | (steps == 1)).all())
 
 
+def is_mask(tensor: torch.Tensor) -> bool:
+    """True for tensors that say of every place whether it counts: booleans, zeros and ones, or zeros and what blocks a place."""
+    if type(tensor) is not torch.Tensor or tensor.dim() < 2 or tensor.shape[-1] < 2:
+        return False
+    if tensor.dtype == torch.bool:
+        return True
+    if not tensor.is_floating_point():
+        return tensor.dtype != torch.uint8 and not tensor.is_complex() and int(tensor.min()) == 0 and int(tensor.max()) == 1
+    few = tensor.detach().float().unique()
+    return len(few) == 2 and float(few[-1]) in (0.0, 1.0) and (float(few[0]) == 0.0 or float(few[0]) <= _BLOCKED)
+
+
+def with_other_masks(calls: list[Call], source: torch.Generator) -> Iterator[Call]:
+    """Calls whose masks block other places: the same places of the last dimension change seats in every row.
+
+    A guard does not look at values, so a mask of another pattern reaches a candidate.
+    """
+    for call in different(calls, 3):
+        seats: dict[int, torch.Tensor] = {}
+        found: dict[int, torch.Tensor] = {}
+        for _, tensor in call.inputs():
+            if is_mask(tensor) and 0 not in tensor.stride():
+                width = tensor.shape[-1]
+                order = seats.setdefault(width, torch.randperm(width, generator=source).to(tensor.device))
+                other = tensor.index_select(-1, order)
+                if not torch.equal(other, tensor):
+                    found[id(tensor)] = laid_out(other, tensor)
+        if found:
+            yield _with(call, found, "other places masked")
+
+
+def is_ids(tensor: torch.Tensor, sizes: frozenset[int]) -> bool:
+    """True for integers in no order, of two dimensions or more, that may be rows of a weight: `sizes` are the weights' numbers of rows."""
+    if type(tensor) is not torch.Tensor or tensor.dtype not in (torch.int32, torch.int64) or tensor.dim() < 2:
+        return False
+    low, high = int(tensor.min()), int(tensor.max())
+    ordered = bool((tensor.diff(dim=-1) >= 0).all())
+    return low >= 0 and high > 1 and not ordered and any(size > high for size in sizes)
+
+
+def with_other_ids(calls: list[Call], module: nn.Module, source: torch.Generator) -> Iterator[Call]:
+    """Calls whose ids are renamed to any row of the smallest weight that has them all; equal ids stay equal."""
+    sizes = frozenset(int(weight.shape[0]) for weight in module.parameters() if weight.dim() == 2)
+    seen: dict[str, list[torch.Tensor]] = {}
+    for call in calls:
+        for path, tensor in call.inputs():
+            if tensor.numel():
+                seen.setdefault(path, []).append(tensor)
+    largest: dict[str, int] = {}
+    for path, listed in seen.items():
+        # a few integers may be in order by chance; then the other calls decide
+        telling = [tensor for tensor in listed if tensor.dim() and tensor.shape[-1] >= _ORDER]
+        if telling and all(is_ids(tensor, sizes) for tensor in telling):
+            largest[path] = max(int(tensor.max()) for tensor in listed)
+    for call in different(calls, 3) if largest else []:
+        found = {}
+        for path, tensor in call.inputs():
+            if largest.get(path, max(sizes)) < max(sizes):
+                rows = min(size for size in sizes if size > largest[path])
+                names = torch.randperm(rows, generator=source).to(tensor.device, tensor.dtype)
+                found[id(tensor)] = laid_out(names[tensor.long()], tensor)
+        yield _with(call, found, "other ids")
+
+
+def _with(call: Call, found: dict[int, torch.Tensor], words: str) -> Call:
+    args, kwargs = replaced((call.args, call.kwargs), lambda tensor: found.get(id(tensor), tensor))
+    return replace(call, args=args, kwargs=kwargs, origin=f"{call.origin}, {words}", regime="values", notes={})
+
+
 def with_later_positions(calls: list[Call]) -> Iterator[Call]:
     """Calls at positions far behind the recorded ones.
 
@@ -153,5 +224,4 @@ def with_later_positions(calls: list[Call]) -> Iterator[Call]:
         for call in different(calls, 2):
             found = {id(tensor): tensor + offset for _, tensor in call.inputs() if is_position(tensor)}
             if found:
-                args, kwargs = replaced((call.args, call.kwargs), lambda tensor, found=found: found.get(id(tensor), tensor))  # type: ignore[misc]
-                yield replace(call, args=args, kwargs=kwargs, origin=f"{call.origin}, {offset} positions later", regime="values", notes={})
+                yield _with(call, found, f"{offset} positions later")

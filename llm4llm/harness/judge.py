@@ -139,6 +139,8 @@ class Judgement:
         found, record = self.findings, self.findings.record
         gates, configs = self._opened(self._subjects["correctness"], record, poison=True)
         record.gates.append("import")
+        if len(configs) > MOST_CONFIGS:
+            found.lines.append(f"only the first {MOST_CONFIGS} of {len(configs)} configurations are tried")
         usable = self._each_config(gates, configs[:MOST_CONFIGS])
         if self._measures and "timing" not in self._subjects:
             self._begin("timing")  # it starts while other gates run

@@ -62,6 +62,7 @@ class Truth:
 
     `exact` holds tensors by path; a float tensor that is missing there is compared with the original's own values. `unchanged` are the
     paths of tensors that the original left bit for bit as they were. `aliases` are (result path, input path) pairs that share memory.
+    `rebound` are paths of tensors that the original put in place of others.
     """
 
     tree: Tree
@@ -71,6 +72,7 @@ class Truth:
     aliases: frozenset[tuple[str, str]]
     draws: bool  # the original advances a random generator
     oracle: str  # "float64", "float32" or "own"
+    rebound: frozenset[str] = frozenset()
     usual: dict[str, float] = field(default_factory=dict)
 
 
@@ -88,6 +90,14 @@ def alias_pairs(found: list[tuple[str, torch.Tensor]], reach: Mapping[str, torch
     results = [(path, tensor) for path, tensor in found if path.startswith("result")]
     pairs = ((results[index][0], path) for index, place in storages([tensor for _, tensor in results]) for path in places.get(place, []))
     return frozenset(pairs)
+
+
+def rebound(found: list[tuple[str, torch.Tensor]], reach: Mapping[str, torch.Tensor]) -> frozenset[str]:
+    """Paths that hold another tensor than before the call: who holds the earlier one sees nothing of what is written to the new."""
+    before = [(path, tensor) for path, tensor in reach.items()]
+    places = {before[index][0]: place for index, place in storages([tensor for _, tensor in before])}
+    after = [(path, tensor) for path, tensor in found if path in places]
+    return frozenset(after[index][0] for index, place in storages([tensor for _, tensor in after]) if places[after[index][0]] != place)
 
 
 def reach_of(args: Any, kwargs: Any, module: nn.Module) -> dict[str, torch.Tensor]:
@@ -111,7 +121,7 @@ class Original:
         return self._own
 
     def own(self, call: Call) -> tuple[Any, ...]:
-        """(outcome parts, alias pairs, whether it drew random numbers, inputs before). Raises OutOfRange if the original raises."""
+        """(outcome parts, alias pairs, whether it drew random numbers, inputs before, rebound paths). Raises OutOfRange if it raises."""
         module = self._own
         try:
             with self._ambient.applied():
@@ -127,7 +137,7 @@ class Original:
         except Exception as error:
             raise OutOfRange(f"{type(error).__name__}: {error}") from error
         _, found = portrait(parts)
-        return parts, alias_pairs(found, reach), draws, before
+        return parts, alias_pairs(found, reach), draws, before, rebound(found, reach)
 
     def truth(self, call: Call, *, remember: bool = True) -> Truth:
         """Own outcome and oracle of a call, computed once per call. Raises OutOfRange if the original raises."""
@@ -139,12 +149,12 @@ class Original:
         return known
 
     def _truth(self, call: Call) -> Truth:
-        parts, aliases, draws, before = self.own(call)
+        parts, aliases, draws, before, others = self.own(call)
         tree, found = portrait(parts)
         unchanged = {path for path, tensor in found if path in before and _same(before[path], tensor)}
         listed = [leaf(path, tensor, values=path not in unchanged) for path, tensor in found]
         exact, oracle = self._exact(call, listed)
-        return Truth(tree, listed, exact, frozenset(unchanged), aliases, draws, oracle)
+        return Truth(tree, listed, exact, frozenset(unchanged), aliases, draws, oracle, others)
 
     def _exact(self, call: Call, own: list[Leaf]) -> tuple[dict[str, torch.Tensor], str]:
         wanted = {one.path: one for one in own if one.values is not None and (one.values.is_floating_point() or one.values.is_complex())}

@@ -42,6 +42,7 @@ class Leaf:
     stride: tuple[int, ...]
     device: str
     values: torch.Tensor | None
+    requires_grad: bool = False
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -51,6 +52,7 @@ class Leaf:
             "shape": list(self.shape),
             "stride": list(self.stride),
             "device": self.device,
+            "requires_grad": self.requires_grad,
         }
 
 
@@ -62,7 +64,9 @@ def leaf(path: str, tensor: torch.Tensor, *, values: bool = True) -> Leaf:
     shape = tuple(int(size) for size in tensor.shape)
     stride = tuple(int(step) for step, size in zip(tensor.stride(), shape, strict=True) if size > 1) if tensor.numel() else ()
     known = plain(tensor) if values and tensor.device.type != "meta" else None
-    return Leaf(path, "torch.Tensor", str(tensor.dtype).removeprefix("torch."), shape, stride, str(tensor.device), known)
+    return Leaf(
+        path, "torch.Tensor", str(tensor.dtype).removeprefix("torch."), shape, stride, str(tensor.device), known, tensor.requires_grad
+    )
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:

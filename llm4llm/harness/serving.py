@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 from llm4llm.harness.ambient import Ambient
-from llm4llm.harness.calls import seed
-from llm4llm.harness.oracle import alias_pairs, outcome, reach_of
+from llm4llm.harness.calls import reweight, seed
+from llm4llm.harness.fences import Fences, fenced
+from llm4llm.harness.oracle import alias_pairs, outcome, reach_of, rebound
 from llm4llm.harness.portrait import as_bytes, leaf, portrait, same_bits, storages
-from llm4llm.harness.values import kept_by, leaves, replaced, restore, snapshot
+from llm4llm.harness.values import kept_by, leaves, replaced, restore, snapshot, tensors
 from llm4llm.harness.watchtower import ModuleRecord, Spy, Violation, Watchtower, process_state, state_changes
 
 _EARLIER = 12  # results that stay alive to see whether a later call writes into them
@@ -66,10 +67,7 @@ class Server:
 
     def reweight(self, factor: float) -> list[Violation]:
         """Change every floating weight in place, as loading a state dict does, and prepare again."""
-        with torch.no_grad():
-            for weight in self.module.parameters():
-                if weight.is_floating_point():
-                    weight.data.mul_(factor)
+        reweight(self.module, factor)
         self.state = None
         return self.prepare()
 
@@ -84,27 +82,40 @@ class Server:
     def forward(self, args: Any, kwargs: Any) -> Any:
         return self._candidate.forward(self.module, self.state, *args, **kwargs)
 
-    def call(self, call: dict[str, Any], spy: Spy, *, refill: bool = False) -> tuple[dict[str, Any], list[bytes]]:
+    def call(
+        self, call: dict[str, Any], spy: Spy, *, refill: bool = False, fences: Fences | None = None
+    ) -> tuple[dict[str, Any], list[bytes]]:
         """Serve one call with everything that is observed of it, as facts and tensor bytes."""
         module = self.module
         with self._ambient.applied():
             args, kwargs, kept = scaled(call, 1.0)
             if refill and self._live is not None:
                 args, kwargs = _into(self._live, (args, kwargs))
+            elif fences is not None:
+                args, kwargs = fences.around_arguments(args, kwargs, tensors((args, kwargs, kept)))
             restore(module, kept)
             before = {path: tensor.detach().clone() for path, tensor in _reachable(args, kwargs, module) if type(tensor) in _EXACT_TYPES}
             reach = reach_of(args, kwargs, module)
             state, spy.calls = process_state(), 0
             seed(call["rng"])
             rng = torch.get_rng_state()
+            told = portrait(_given(args, kwargs, module))[0]
             if not self.accepted(args, kwargs):
-                return {"declined": True, "violations": [one.facts() for one in state_changes(state, process_state())]}, []
-            result = self.forward(args, kwargs)
+                seen = state_changes(state, process_state())
+                tree, found = portrait(_given(args, kwargs, module))
+                draws = not torch.equal(rng, torch.get_rng_state())
+                if tree != told or draws or rebound(found, reach) or _packed(found, before)[1]:
+                    seen.append(Violation("accepts_effect", "accepts changed what the original is called with; it may only look"))
+                return {"declined": True, "violations": [one.facts() for one in seen]}, []
+            with fenced(fences):
+                result = self.forward(args, kwargs)
             _finish()
             seen = state_changes(state, process_state())
             draws = not torch.equal(rng, torch.get_rng_state())
             if spy.calls:
                 seen.append(Violation("fallback", "answered through the module's own forward; decline such calls in accepts instead"))
+            if fences is not None and (said := fences.broken()) is not None:
+                seen.append(Violation("out_of_bounds", said))
             parts = outcome(result, args, kwargs, kept_by(module))
         tree, found = portrait(parts)
         seen += self._reuse(result, reach)
@@ -115,6 +126,7 @@ class Server:
             "tree": tree,
             "leaves": facts,
             "aliases": sorted(alias_pairs(found, reach)),
+            "rebound": sorted(rebound(found, reach)),
             "draws": draws,
             "violations": [one.facts() for one in seen],
         }, blobs
@@ -176,8 +188,11 @@ def _tensors_of(value: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 def _reachable(args: Any, kwargs: Any, module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    _, found = portrait({"args": args, "kwargs": kwargs, "kept": kept_by(module)})
-    yield from found
+    yield from portrait(_given(args, kwargs, module))[1]
+
+
+def _given(args: Any, kwargs: Any, module: nn.Module) -> dict[str, Any]:
+    return {"args": args, "kwargs": kwargs, "kept": kept_by(module)}
 
 
 def _packed(found: list[tuple[str, torch.Tensor]], before: dict[str, torch.Tensor]) -> tuple[list[dict[str, Any]], list[bytes]]:

@@ -62,7 +62,8 @@ class Answered:
     def _leaf(self, one: dict[str, Any]) -> Leaf:
         shape = tuple(int(size) for size in one["shape"])
         values = None if one["blob"] is None else from_bytes(self.blobs[one["blob"]], one["dtype"], shape)
-        return Leaf(one["path"], one["type"], one["dtype"], shape, tuple(int(step) for step in one["stride"]), one["device"], values)
+        stride = tuple(int(step) for step in one["stride"])
+        return Leaf(one["path"], one["type"], one["dtype"], shape, stride, one["device"], values, bool(one["requires_grad"]))
 
 
 class Subject:

@@ -92,7 +92,7 @@ class Watchtower:
         for name in _LIBRARIES:
             if name in sys.modules:
                 self._libraries[name] = dict(vars(sys.modules[name]))
-        self._classes = {kind: dict(vars(kind)) for kind in _CLASSES}
+        self._classes |= {kind: dict(vars(kind)) for kind in _CLASSES}
         self._threads = len(_ACTIVE())
         sys.addaudithook(self._audit)
         self._on = True

@@ -37,7 +37,10 @@ from llm4llm.worker.walk import walk
 _LABELS: TypeAdapter[dict[str, Label]] = TypeAdapter(dict[str, Label])
 _EXTRACTION_S = 600.0
 _TIME_LIMIT_S = 120.0  # of one judgement
+_CALL_S = 8.0  # a corpus's modules are small, and some of its files never end
+_TARGET = "a100"  # kernels are compiled for it wherever this runs, so that the same answers are expected everywhere
 _TIMING_S = 1.0  # enough to see that a clock is false; how fast a candidate is matters little here
+_OPTIONS = {**judge_options(_TARGET, _TIME_LIMIT_S), "seconds": _TIMING_S, "call_timeout_s": _CALL_S}
 _NEUTRAL = "candidate.py"  # no judge may go by a file's name
 
 
@@ -216,11 +219,11 @@ def _judged(
 def _answer(judge: KeptJudge, task: Task, candidate: Path, label: Label) -> dict[str, Any]:
     assert task.folder is not None
     try:
-        verdict = judge(Path(task.folder), candidate, {**judge_options(task.target, _TIME_LIMIT_S), "seconds": _TIMING_S})
+        verdict = judge(Path(task.folder), candidate, _OPTIONS)
     except Llm4llmError as error:
         # what can't be read as a candidate at all is refused before any gate
-        fate = "as_labelled" if label.label == "wrong" and ("none", error.code) in label.expected else "not_judged"
-        return {"outcome": "none", "verdict_kind": error.code, "reason": str(error), "fate": fate}
+        fate = "as_labelled" if label.label == "wrong" and ("unusable", error.code) in label.expected else "not_judged"
+        return {"outcome": "unusable", "verdict_kind": error.code, "reason": str(error), "fate": fate}
     speedup = verdict.speedup if isinstance(verdict, Passed) else None
     fate = label.fate(verdict.outcome, verdict.kind, speedup)
     return {"outcome": verdict.outcome, "verdict_kind": verdict.kind, "reason": verdict.reason, "speedup": speedup, "fate": fate}

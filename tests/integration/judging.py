@@ -19,6 +19,13 @@ from llm4llm.harness.values import kept_by, restore, snapshot
 CORPUS = Path(__file__).parent.parent / "judge_corpus"
 REPOSITORY = CORPUS.parent.parent
 NAME = "judge_corpus_modules"
+COMPILE = """
+import json, sys
+from pathlib import Path
+from llm4llm.harness.kernels import compile_for
+wanted = json.loads(sys.stdin.read())
+print(json.dumps(compile_for(Path(wanted["candidate"]), wanted["launches"], wanted["capability"])))
+"""
 
 
 def corpus_modules() -> Any:
@@ -87,15 +94,35 @@ class Starter:
                 fate = {"kind": "died", "reason": f"the process ended with exit code {ended}", "exit_code": ended, "stderr_tail": ""}
                 Path(event["reap"]["socket"]).with_suffix(".fate").write_text(json.dumps(fate))
         elif "compile" in event:
-            Path(event["compile"]["reply"]).write_text(json.dumps({"ok": {"kernels": [], "errors": [], "skipped": []}}))
+            self._compile(event["compile"])
+
+    @staticmethod
+    def _compile(wanted: dict[str, Any]) -> None:
+        facts = json.dumps({key: wanted[key] for key in ("candidate", "launches", "capability")})
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TRITON_INTERPRET": "0"}
+        command = [sys.executable, "-c", COMPILE]
+        done = subprocess.run(command, env=environment, input=facts, capture_output=True, text=True, timeout=120, check=False)
+        answer = {"ok": json.loads(done.stdout)} if done.returncode == 0 else {"reason": done.stderr[-500:]}
+        Path(wanted["reply"]).write_text(json.dumps(answer))
+
+
+class Court:
+    """A judge in this process that keeps its last task ready, as the product's does during an episode."""
+
+    def __init__(self) -> None:
+        self._starter = Starter()
+        self._judge = Judge(self._starter)
+
+    def judged(self, task: Path, candidate: Path, **options: Any) -> dict[str, Any]:
+        """A verdict. Raises Refused for unusable input."""
+        threads = torch.get_num_threads()
+        try:
+            return self._judge.judge({"task": str(task), "candidate": str(candidate), "options": {"measure": False, **options}})
+        finally:
+            torch.set_num_threads(threads)
+            assert not self._starter.children, "every process is ended with its judgement"
 
 
 def judged(task: Path, candidate: Path, **options: Any) -> dict[str, Any]:
     """A verdict by a judge in this process."""
-    threads = torch.get_num_threads()
-    starter = Starter()
-    try:
-        return Judge(starter).judge({"task": str(task), "candidate": str(candidate), "options": {"measure": False, **options}})
-    finally:
-        torch.set_num_threads(threads)
-        assert not starter.children, "every process is ended with its judgement"
+    return Court().judged(task, candidate, **options)

@@ -158,3 +158,20 @@ def test_reason_says_where_the_error_sits() -> None:
     assert "[1, 2, 6] of [2, 3, 8]" in text
     assert "1 of 6 rows" in text
     assert "a tail 6 to 7" in text
+
+
+def test_short_rows_are_joined_so_that_one_lucky_number_allows_the_others_nothing() -> None:
+    exact = torch.linspace(0.1, 1.0, 48, dtype=torch.float64).view(1, 48, 1)
+    got, own = exact.float(), exact.float()
+    got[0, 0] += 4 * EPS
+    assert distance(got, own, exact, 0.0, FLOOR).excess <= 1
+    assert distance(got + 1e-3, own, exact, 0.0, FLOOR).rows == 1
+
+
+def test_a_result_that_wants_gradients_is_a_fault() -> None:
+    truth = truth_of({"result": torch.ones(2, 4)}, {}, set())
+    fault, _ = compare(*picture({"result": torch.ones(2, 4, requires_grad=True)}), truth, {})
+    assert fault is not None
+    assert fault.kind == "requires_grad"
+    truth = truth_of({"result": torch.ones(2, 4, requires_grad=True)}, {}, set())
+    assert compare(*picture({"result": torch.ones(2, 4)}), truth, {})[0] is None

@@ -218,3 +218,23 @@ def test_a_loaded_module_shows_its_entries_and_what_is_wrong_with_them() -> None
     assert {violation.rule for violation in check_loaded(bad).violations} == {"bad_signature", "bad_configs"}
     assert check_loaded(bad).configs == [{}]
     assert [violation.rule for violation in check_loaded(types.ModuleType("empty")).violations] == ["missing_forward"]
+
+
+def test_equal_and_endless_configurations_are_named() -> None:
+    body = "def prepare(module, block):\n    return block\n\n\ndef forward(module, state, x):\n    return x\n"
+    assert [one.rule for one in check_source('CONFIGS = [{"block": 1}, {"block": 2}, {"block": 1}]\n' + body)] == ["bad_configs"]
+    assert [one.rule for one in check_source(f"CONFIGS = {[{'block': size} for size in range(100)]}\n" + body)] == ["bad_configs"]
+    assert check_source(f"CONFIGS = {[{'block': size} for size in range(40)]}\n" + body) == []
+
+
+def test_a_main_guard_may_print_unless_the_name_is_set() -> None:
+    body = 'def forward(module, state, x):\n    return x\n\n\nif __name__ == "__main__":\n    print(forward)\n'
+    assert check_source(body) == []
+    for before in ('__name__ = "__main__"\n', "import math as __name__\n", "class __name__:\n    pass\n"):
+        assert "forbidden_call" in {one.rule for one in check_source(before + body)}
+
+
+def test_a_field_may_be_called_like_a_builtin() -> None:
+    body = "class Plan:\n    eval: int = 0\n\n\ndef forward(module, state, x):\n    return state.eval\n"
+    assert check_source(body) == []
+    assert [one.rule for one in check_source(body.replace("state.eval", "eval(state)"))] == ["forbidden_call"]

@@ -146,3 +146,51 @@ def test_positions_move_and_ids_stay() -> None:
     call = records([((noise(1, 4, 8), torch.arange(4)[None]), {})])[0]
     moved = list(inputs.with_later_positions([call]))
     assert [other.args[1].flatten().tolist() for other in moved] == [[n, n + 1, n + 2, n + 3] for n in inputs.LATER]
+
+
+def blocks(width: int) -> torch.Tensor:
+    mask = torch.zeros(2, 1, 3, width)
+    mask[..., -2:] = -30000.0
+    return mask
+
+
+@pytest.mark.parametrize(
+    ("tensor", "found"),
+    [
+        (torch.ones(2, 8, dtype=torch.bool), True),
+        (torch.ones(2, 8, dtype=torch.int64).index_fill(1, torch.tensor([0]), 0), True),
+        (blocks(6), True),
+        (blocks(6).masked_fill(blocks(6) < 0, float("-inf")), True),
+        (torch.zeros(2, 8), False),
+        (torch.arange(16).view(2, 8), False),
+        (noise(2, 8), False),
+        (torch.ones(8, dtype=torch.bool), False),
+    ],
+)
+def test_masks_say_of_every_place_whether_it_counts(tensor: torch.Tensor, found: bool) -> None:
+    assert inputs.is_mask(tensor) is found
+
+
+def test_other_masks_block_as_many_places_elsewhere() -> None:
+    (other,) = inputs.with_other_masks(records([((noise(2, 6),), {"mask": blocks(6)})]), torch.Generator().manual_seed(3))
+    assert not torch.equal(other.kwargs["mask"], blocks(6))
+    assert torch.equal(other.kwargs["mask"].sort(-1).values, blocks(6).sort(-1).values)
+    assert torch.equal(other.args[0], noise(2, 6))
+    assert not list(inputs.with_other_masks(records([((noise(2, 6), torch.ones(2, 6, dtype=torch.bool)), {})]), torch.Generator()))
+
+
+def test_other_ids_are_rows_of_a_weight_and_keep_what_is_equal() -> None:
+    table, source = torch.nn.Embedding(500, 4), torch.Generator().manual_seed(3)
+    ids = torch.tensor([[5, 3, 5, 9, 0], [0, 0, 7, 1, 3]])
+    calls = records([((ids,), {}), ((torch.tensor([[4]]),), {})])
+    made = [call.args[0] for call in inputs.with_other_ids(calls, table, source)]
+    other = next(tensor for tensor in made if tensor.numel() > 1)
+    assert 9 < int(other.max()) < 500
+    assert torch.equal(other.flatten()[:, None] == other.flatten(), ids.flatten()[:, None] == ids.flatten())
+    for integers in (torch.arange(10).view(2, 5), ids * 100, torch.tensor([[0, 1, 0, 1, 1], [1, 0, 0, 1, 0]]), ids.flatten()):
+        assert not list(inputs.with_other_ids(records([((integers,), {})]), table, source))
+
+
+def test_an_empty_tensor_can_be_laid_out_larger() -> None:
+    like = torch.empty(2, 0, 4)
+    assert laid_out(torch.ones(3, 5, 4), like).shape == (3, 5, 4)
