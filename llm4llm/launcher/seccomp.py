@@ -53,6 +53,8 @@ _ON_ITSELF: dict[str, tuple[tuple[int, int], tuple[tuple[int, int], ...]]] = {
     "migrate_pages": ((256, 238), ((0, 0),)),
     "move_pages": ((279, 239), ((0, 0),)),
 }
+# a lease on a file, for which reading is enough, makes everybody who opens it wait for 45 seconds; F_NOTIFY tells what others do
+_FCNTL, _TELLING = (72, 25), (1024, 1026)
 _UNSHARE, _CLONE, _CLONE3 = (272, 97), (56, 220), (435, 435)
 
 
@@ -89,6 +91,7 @@ def _filter(machine: str) -> bytes:
         code += [_step(_EQUAL, numbers[column], no=1), _step(_RETURN, _DENY)]
     for numbers, wanted in _ON_ITSELF.values():
         code += _only_with(numbers[column], wanted)
+    code += _by_value(_FCNTL[column], 1, _TELLING, among=_DENY, others=_ALLOW)
     code += _without_bits(_UNSHARE[column], _NAMESPACES | _NEW_TIME)
     code += _without_bits(_CLONE[column], _NAMESPACES)
     # its flags lie in memory, where no filter can look; libraries go on with clone
@@ -102,6 +105,13 @@ def _only_with(number: int, wanted: Sequence[tuple[int, int]]) -> list[bytes]:
     for left, (which, value) in zip(range(len(wanted) - 1, -1, -1), wanted):
         code += [_argument(which), _step(_EQUAL, value, yes=0 if left else 1, no=2 * left)]
     return [*code, _step(_RETURN, _DENY), _step(_RETURN, _ALLOW)]
+
+
+def _by_value(number: int, which: int, values: Sequence[int], among: int, others: int) -> list[bytes]:
+    """Two answers to a call: whether an argument of 32 bits is one of these values."""
+    code = [_step(_EQUAL, number, no=len(values) + 3), _argument(which)]
+    code += [_step(_EQUAL, value, yes=left) for left, value in zip(range(len(values), 0, -1), values)]
+    return [*code, _step(_RETURN, others), _step(_RETURN, among)]
 
 
 def _without_bits(number: int, bits: int) -> list[bytes]:

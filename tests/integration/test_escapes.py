@@ -272,6 +272,15 @@ def test_calls_that_reach_others_are_refused(child: Child, name: str, arguments:
 
 
 @needs_filter
+def test_nobody_waits_for_a_lease_of_its(child: Child, home: Path) -> None:
+    for path in (home.parent / "beside.txt", home / "jobs" / "mine" / "input.txt"):
+        assert said(child, "lease", path=str(path)) == "PermissionError"
+        before = time.monotonic()
+        path.read_text()
+        assert time.monotonic() - before < 5
+
+
+@needs_filter
 @pytest.mark.parametrize("flag", [0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000])
 def test_no_namespace_is_made(child: Child, flag: int) -> None:
     assert said(child, "call", number=seccomp._UNSHARE[COLUMN], arguments=[flag]) == "PermissionError"

@@ -1,6 +1,7 @@
 """A child that tries what it may not do, and says how far it got."""
 
 import ctypes
+import fcntl
 import mmap
 import os
 import resource
@@ -175,6 +176,14 @@ def kill_head() -> str:
 def limit(pid: int) -> str:
     resource.prlimit(pid, resource.RLIMIT_CPU, (1, 1))
     return "limited"
+
+
+def lease(path: str) -> str:
+    """Have everybody wait who opens a file that can only be read."""
+    signal.signal(signal.SIGIO, signal.SIG_IGN)
+    _held["lease"] = os.open(path, os.O_RDONLY)
+    fcntl.fcntl(_held["lease"], fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    return "leased"
 
 
 def limit_itself() -> str:

@@ -1,6 +1,7 @@
 """The filter of system calls, run by hand: each architecture's, wherever the tests run."""
 
 import errno
+import fcntl
 import struct
 
 import pytest
@@ -58,6 +59,16 @@ def test_namespaces_are_refused_and_threads_are_not(machine: str) -> None:
     assert outcome(machine, seccomp._UNSHARE[column], 0x400) == ALLOWED
     assert outcome(machine, seccomp._CLONE[column], 0x3D0F00) == ALLOWED  # as pthread_create asks
     assert outcome(machine, seccomp._CLONE3[column]) == UNKNOWN
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_leases_and_notices_are_refused_and_locks_are_not(machine: str) -> None:
+    number = seccomp._FCNTL[MACHINES.index(machine)]
+    for command in (fcntl.F_SETLEASE, fcntl.F_NOTIFY):
+        assert outcome(machine, number, 3, command) == REFUSED
+        assert outcome(machine, number, 3, command + (1 << 32)) == REFUSED  # the kernel looks at 32 bits
+    for command in (fcntl.F_GETLEASE, fcntl.F_SETLK, fcntl.F_SETFD, fcntl.F_SETPIPE_SZ, fcntl.F_DUPFD_CLOEXEC):
+        assert outcome(machine, number, 3, command) == ALLOWED
 
 
 @pytest.mark.parametrize("machine", MACHINES)
