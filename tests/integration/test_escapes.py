@@ -16,6 +16,7 @@ from llm4llm.kit import members, take_untrusted
 from llm4llm.launcher import seccomp
 from llm4llm.launcher.landlock import abi
 from llm4llm.sandbox import Child, ChildSpec, Failed, Files, Limits, Ok, Sandbox
+from llm4llm.sandbox.isolation import isolation
 
 CHILDREN = Path(__file__).parent / "sandbox_children"
 
@@ -151,7 +152,7 @@ def test_no_socket_reaches_the_network(child: Child) -> None:
 
 def test_without_a_network_namespace_tcp_is_refused_by_landlock(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from llm4llm.sandbox import start
-    from llm4llm.sandbox.isolation import Isolation, isolation
+    from llm4llm.sandbox.isolation import Isolation
 
     if isolation().landlock < 4:
         pytest.skip(isolation().reason)
@@ -278,6 +279,21 @@ def test_nobody_waits_for_a_lease_of_its(child: Child, home: Path) -> None:
         before = time.monotonic()
         path.read_text()
         assert time.monotonic() - before < 5
+
+
+@needs_filter
+def test_sockets_are_of_few_families(child: Child) -> None:
+    for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK):
+        assert said(child, "socket_of", family=family) == "made"
+    for family in (socket.AF_VSOCK, socket.AF_ALG, socket.AF_PACKET, socket.AF_TIPC):
+        assert said(child, "socket_of", family=family) == "PermissionError"
+
+
+def test_jobs_share_no_memory_and_no_queues_by_number(child: Child) -> None:
+    facts = isolation()
+    if "--ipc" not in facts.prefix:
+        pytest.skip(facts.reason)
+    assert os.readlink(f"/proc/{child.pid}/ns/ipc") != os.readlink("/proc/self/ns/ipc")
 
 
 @needs_filter

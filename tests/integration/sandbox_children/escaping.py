@@ -186,6 +186,11 @@ def lease(path: str) -> str:
     return "leased"
 
 
+def socket_of(family: int) -> str:
+    socket.socket(family, socket.SOCK_RAW if family == socket.AF_NETLINK else socket.SOCK_STREAM).close()
+    return "made"
+
+
 def limit_itself() -> str:
     resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
     os.nice(1)
