@@ -69,7 +69,8 @@ def _reap(ended: dict[int, int], child: int) -> bool:
             pid, status = os.waitpid(-1, os.WNOHANG | _ALL_KINDS)
             if pid == 0:
                 return True
-            if pid == child:
+            # a child that asks to be traced (PTRACE_TRACEME) tells us of its stops as well
+            if pid == child and (os.WIFEXITED(status) or os.WIFSIGNALED(status)):
                 ended[pid] = status
     return False
 

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import signal
 import socket
 import subprocess
 import sys
@@ -373,6 +374,12 @@ def test_a_child_does_not_reach_the_head_of_its_family(child: Child) -> None:
     assert int(said(child, "head")) == child.pid
     assert said(child, "kill_head") == "PermissionError"
     assert said(child, "read", path=f"/proc/{child.pid}/environ") == "PermissionError"
+
+
+def test_a_stop_of_a_traced_child_is_not_its_end(child: Child) -> None:
+    answer = child.request("be_traced", {}, 2)
+    assert isinstance(answer, Failed)
+    assert (answer.kind, answer.exit_code) == ("timeout", -signal.SIGKILL)
 
 
 def test_limits_of_the_kernel_hold_before_it_runs(home: Path) -> None:
