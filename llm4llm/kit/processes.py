@@ -11,8 +11,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from llm4llm.launcher.family import end_below
+
 _PROC = Path("/proc")
 _POLL_S = 0.02
+_BELOW_S = 5.0  # a process that waits for a device can't be killed
 _ENDED = "ZX"  # zombie and dead, proc(5)
 
 
@@ -116,6 +119,10 @@ def kill_group(group: int, grace_s: float = 0.0, also: Collection[int] = ()) -> 
         deadline = time.monotonic() + grace_s
         while time.monotonic() < deadline and (left := members(group, known)):
             time.sleep(_POLL_S)
+    # its first process last: it may be the head of a family (see launcher/family.py), without which orphans are nobody's
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(group, signal.SIGSTOP)
+    end_below(group, _BELOW_S)
     left = _frozen(group, known)
     known |= sessions_of(left)
     for member in reversed(left):

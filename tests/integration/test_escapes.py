@@ -357,6 +357,20 @@ def test_a_process_that_never_stays_the_same_ends_with_its_job(child: Child, hom
     assert mark.stat().st_size == size
 
 
+def test_nothing_is_left_when_the_head_of_its_family_gets_no_time(child: Child, home: Path) -> None:
+    mark = home / "jobs" / "mine" / "mark"
+    for _ in range(4):
+        assert said(child, "hop", path=str(mark)) == "hopping"
+    os.kill(child.pid, signal.SIGSTOP)
+    time.sleep(0.3)
+    before = time.monotonic()
+    child.kill()
+    assert time.monotonic() - before < 10
+    size = mark.stat().st_size
+    time.sleep(0.5)
+    assert mark.stat().st_size == size
+
+
 def test_daemons_are_counted(home: Path) -> None:
     mine = home / "jobs" / "mine"
     with Sandbox(home) as sandbox:
