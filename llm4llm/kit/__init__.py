@@ -19,6 +19,7 @@ from llm4llm.kit.processes import (
     sessions_of,
     signal_group,
     start_ticks,
+    with_zombies,
 )
 from llm4llm.kit.source import MOST_SOURCE_BYTES, Source, SourceRefused, read_source
 from llm4llm.kit.traces import set_up_traces, span
@@ -68,4 +69,5 @@ __all__ = [
     "take_untrusted",
     "write_atomic",
     "write_untrusted",
+    "with_zombies",
 ]

@@ -21,13 +21,15 @@ _ENDED = "ZX"  # zombie and dead, proc(5)
 
 @dataclass(frozen=True)
 class Member:
-    """A living process of a group, session or family."""
+    """A process of a group, session or family."""
 
     pid: int
     parent: int
     group: int
     session: int
     name: str
+    threads: int = 1
+    ended: bool = False  # a zombie: nobody has asked yet how it ended
 
 
 def members(group: int, also: Collection[int] = ()) -> list[Member]:
@@ -35,6 +37,11 @@ def members(group: int, also: Collection[int] = ()) -> list[Member]:
 
     A descendant that made a session of its own is found for as long as its parent lives; `also` names such sessions that are known already.
     """
+    return [member for member in with_zombies(group, also) if not member.ended]
+
+
+def with_zombies(group: int, also: Collection[int] = ()) -> list[Member]:
+    """As `members`, and those that have ended but still have a number."""
     table = _table()
     wanted = {group, *also}
     found = {member.pid: member for member in table if wanted & {member.group, member.session, member.pid}}
@@ -63,16 +70,18 @@ def sessions_of(found: Collection[Member]) -> frozenset[int]:
 
 
 def _table() -> list[Member]:
-    """Every living process of the machine."""
+    """Every process of the machine."""
     found = []
     for entry in _PROC.iterdir():
         if not entry.name.isdigit():
             continue
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, IndexError):
             name, _, rest = (entry / "stat").read_text(errors="replace").partition("(")[2].rpartition(") ")
-            state, parent, group, session = rest.split()[:4]
-            if state not in _ENDED:
-                found.append(Member(int(entry.name), int(parent), int(group), int(session), name))
+            fields = rest.split()
+            parent, group, session, threads = (int(fields[at]) for at in (1, 2, 3, 17))
+            # the first thread may be a zombie while others go on
+            ended = fields[0] in _ENDED and threads < 2
+            found.append(Member(int(entry.name), parent, group, session, name, threads, ended))
     return found
 
 

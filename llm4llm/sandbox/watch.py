@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from llm4llm.kit import members, proportional_bytes, resident_bytes, sessions_of
+from llm4llm.kit import members, proportional_bytes, resident_bytes, sessions_of, with_zombies
 from llm4llm.sandbox.disk import Unmeasurable, used_bytes
 from llm4llm.sandbox.spec import Limits
 
@@ -111,10 +111,13 @@ class Watch:
         if limits.memory_bytes is not None and self._memory_bytes(whole) > limits.memory_bytes:
             return "oom", f"it used more than {limits.memory_bytes / 2**20:,.0f} MiB of memory"
         if whole and limits.processes is not None:
-            found = members(self._group)
+            everybody = with_zombies(self._group)
+            found = [member for member in everybody if not member.ended]
             self.sessions |= sessions_of(found)
             if len(found) - 1 > limits.processes:  # its head is ours
                 return "processes", f"it started more than {limits.processes} processes"
+            if sum(max(1, member.threads) for member in everybody) - 1 > limits.tasks:
+                return "processes", f"it had more than {limits.tasks} threads and ended processes that it did not wait for"
         if whole and limits.disk_bytes is not None:
             return _disk_breach(limits.disk_folders, limits.disk_bytes)
         return None

@@ -191,6 +191,16 @@ def test_forking_past_the_limit_ends_the_whole_family(home: Path) -> None:
         assert members(many.pid) == []
 
 
+@pytest.mark.parametrize("operation", ["zombies", "threads"])
+def test_threads_and_zombies_are_limited(home: Path, operation: str) -> None:
+    mine = home / "jobs" / "mine"
+    with Sandbox(home) as sandbox:
+        limits = Limits(processes=12, tasks=50, network=False)
+        answer = sandbox.start(spec(home, limits, Files(sandbox.hidden, (mine,), (mine,)))).request(operation, {"count": 60}, 10)
+    assert isinstance(answer, Failed)
+    assert (answer.kind, answer.reason.partition(" and")[0]) == ("processes", "it had more than 50 threads")
+
+
 def gone(pid: int) -> bool:
     return not os.path.exists(f"/proc/{pid}")
 

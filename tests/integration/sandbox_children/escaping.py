@@ -123,6 +123,21 @@ def fork(count: int) -> str:
     return "forked"
 
 
+def zombies(count: int) -> str:
+    for _ in range(count):
+        if os.fork() == 0:
+            os._exit(0)
+    time.sleep(600)
+    return "ended"
+
+
+def threads(count: int) -> str:
+    for _ in range(count):
+        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    time.sleep(600)
+    return "started"
+
+
 def daemon(command: list[str]) -> str:
     """The number of a process in a session of its own, whose parent has ended, and that has nothing of our environment."""
     reader, writer = os.pipe()
