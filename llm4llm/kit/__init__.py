@@ -19,6 +19,7 @@ from llm4llm.kit.processes import (
     sessions_of,
     signal_group,
     start_ticks,
+    unnamed_bytes,
     with_zombies,
 )
 from llm4llm.kit.source import MOST_SOURCE_BYTES, Source, SourceRefused, read_source
@@ -69,5 +70,6 @@ __all__ = [
     "take_untrusted",
     "write_atomic",
     "write_untrusted",
+    "unnamed_bytes",
     "with_zombies",
 ]

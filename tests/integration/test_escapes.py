@@ -191,6 +191,25 @@ def test_forking_past_the_limit_ends_the_whole_family(home: Path) -> None:
         assert members(many.pid) == []
 
 
+@pytest.mark.parametrize("kind", ["oom", "disk"])
+def test_open_files_without_a_name_are_counted(home: Path, kind: str) -> None:
+    mine = home / "jobs" / "mine"
+    with Sandbox(home) as sandbox:
+        limits = Limits(memory_bytes=200 << 20, disk_bytes=200 << 20, disk_folders=(mine,), network=False)
+        hoarding = sandbox.start(spec(home, limits, Files(sandbox.hidden, (mine,), (mine,))))
+        answer = hoarding.request("hoard", {"mebibytes": 250, "folder": "" if kind == "oom" else str(mine)}, 10)
+    assert isinstance(answer, Failed)
+    assert answer.kind == kind
+
+
+def test_what_is_mapped_and_open_counts_once(home: Path) -> None:
+    mine = home / "jobs" / "mine"
+    with Sandbox(home) as sandbox:
+        limits = Limits(memory_bytes=250 << 20, network=False)
+        sharing = sandbox.start(spec(home, limits, Files(sandbox.hidden, (mine,), (mine,))))
+        assert said(sharing, "share", mebibytes=150) == "shared"
+
+
 @pytest.mark.parametrize("operation", ["zombies", "threads"])
 def test_threads_and_zombies_are_limited(home: Path, operation: str) -> None:
     mine = home / "jobs" / "mine"

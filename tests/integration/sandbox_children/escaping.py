@@ -123,6 +123,29 @@ def fork(count: int) -> str:
     return "forked"
 
 
+def hoard(mebibytes: int, folder: str) -> str:
+    """Fill an open file without a name, in memory or in a folder."""
+    if folder:
+        _held["unnamed"] = os.open(folder, os.O_TMPFILE | os.O_RDWR)
+    else:
+        _held["unnamed"] = os.memfd_create("mine")
+    for _ in range(mebibytes):
+        os.write(_held["unnamed"], b"x" * (1 << 20))
+    time.sleep(600)
+    return "held"
+
+
+def share(mebibytes: int) -> str:
+    """Memory that is both mapped and an open file counts once."""
+    _held["shared"] = os.memfd_create("mine")
+    os.ftruncate(_held["shared"], mebibytes << 20)
+    page = mmap.mmap(_held["shared"], mebibytes << 20)
+    for at in range(0, len(page), 4096):
+        page[at] = 1
+    time.sleep(4)
+    return "shared"
+
+
 def zombies(count: int) -> str:
     for _ in range(count):
         if os.fork() == 0:
