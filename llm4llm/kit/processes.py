@@ -90,12 +90,17 @@ def _table() -> list[Member]:
 
 def resident_bytes(group: int) -> int:
     """Memory that a group's processes hold; pages shared between them count once for each holder."""
+    return sum(_resident(member.pid) for member in members(group))
+
+
+def _resident(pid: int) -> int:
     page = os.sysconf("SC_PAGE_SIZE")
-    total = 0
-    for member in members(group):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            total += page * int((_PROC / str(member.pid) / "statm").read_text().split()[1])
-    return total
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        if pages := int((_PROC / str(pid) / "statm").read_text().split()[1]):
+            return page * pages
+        # its first thread has ended: the others know
+        return max(page * int((task / "statm").read_text().split()[1]) for task in (_PROC / str(pid) / "task").iterdir())
+    return 0
 
 
 def proportional_bytes(group: int, unnamed: int = 0) -> int:
