@@ -19,6 +19,8 @@ from llm4llm.kit.processes import (
     sessions_of,
     signal_group,
     start_ticks,
+    unnamed_bytes,
+    with_zombies,
 )
 from llm4llm.kit.source import MOST_SOURCE_BYTES, Source, SourceRefused, read_source
 from llm4llm.kit.traces import set_up_traces, span
@@ -68,4 +70,6 @@ __all__ = [
     "take_untrusted",
     "write_atomic",
     "write_untrusted",
+    "unnamed_bytes",
+    "with_zombies",
 ]

@@ -6,25 +6,33 @@ Read from /proc, one small file per process: psutil asks the kernel five times a
 import contextlib
 import os
 import signal
+import stat
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+
+from llm4llm.launcher.family import end_below
 
 _PROC = Path("/proc")
 _POLL_S = 0.02
+_MOST_FILES = 20_000  # open files that are looked at, 3 us each
+_BELOW_S = 5.0  # a process that waits for a device can't be killed
 _ENDED = "ZX"  # zombie and dead, proc(5)
 
 
 @dataclass(frozen=True)
 class Member:
-    """A living process of a group, session or family."""
+    """A process of a group, session or family."""
 
     pid: int
     parent: int
     group: int
     session: int
     name: str
+    threads: int = 1
+    ended: bool = False  # a zombie: nobody has asked yet how it ended
 
 
 def members(group: int, also: Collection[int] = ()) -> list[Member]:
@@ -32,6 +40,11 @@ def members(group: int, also: Collection[int] = ()) -> list[Member]:
 
     A descendant that made a session of its own is found for as long as its parent lives; `also` names such sessions that are known already.
     """
+    return [member for member in with_zombies(group, also) if not member.ended]
+
+
+def with_zombies(group: int, also: Collection[int] = ()) -> list[Member]:
+    """As `members`, and those that have ended but still have a number."""
     table = _table()
     wanted = {group, *also}
     found = {member.pid: member for member in table if wanted & {member.group, member.session, member.pid}}
@@ -60,39 +73,82 @@ def sessions_of(found: Collection[Member]) -> frozenset[int]:
 
 
 def _table() -> list[Member]:
-    """Every living process of the machine."""
+    """Every process of the machine."""
     found = []
     for entry in _PROC.iterdir():
         if not entry.name.isdigit():
             continue
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, IndexError):
             name, _, rest = (entry / "stat").read_text(errors="replace").partition("(")[2].rpartition(") ")
-            state, parent, group, session = rest.split()[:4]
-            if state not in _ENDED:
-                found.append(Member(int(entry.name), int(parent), int(group), int(session), name))
+            fields = rest.split()
+            parent, group, session, threads = (int(fields[at]) for at in (1, 2, 3, 17))
+            # the first thread may be a zombie while others go on
+            ended = fields[0] in _ENDED and threads < 2
+            found.append(Member(int(entry.name), parent, group, session, name, threads, ended))
     return found
 
 
 def resident_bytes(group: int) -> int:
     """Memory that a group's processes hold; pages shared between them count once for each holder."""
+    return sum(_resident(member.pid) for member in members(group))
+
+
+def _resident(pid: int) -> int:
     page = os.sysconf("SC_PAGE_SIZE")
-    total = 0
-    for member in members(group):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            total += page * int((_PROC / str(member.pid) / "statm").read_text().split()[1])
-    return total
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        if pages := int((_PROC / str(pid) / "statm").read_text().split()[1]):
+            return page * pages
+        # its first thread has ended: the others know
+        return max(page * int((task / "statm").read_text().split()[1]) for task in (_PROC / str(pid) / "task").iterdir())
+    return 0
 
 
-def proportional_bytes(group: int) -> int:
-    """Memory that a group's processes hold, shared pages split between their holders. Slow: milliseconds per held GiB."""
-    total = 0
+def proportional_bytes(group: int, unnamed: int = 0) -> int:
+    """Memory that a group's processes hold, shared pages split between their holders. Slow: milliseconds per held GiB.
+
+    `unnamed`: bytes of files in memory that they hold, see `unnamed_bytes`. What of them is mapped counts once.
+    """
+    sizes = {"Pss": 0, "Pss_Shmem": 0}
     for member in members(group):
         with contextlib.suppress(OSError, ValueError):
             for line in (_PROC / str(member.pid) / "smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    total += 1024 * int(line.split()[1])
+                name, _, size = line.partition(":")
+                if name in sizes:
+                    sizes[name] += 1024 * int(size.split()[0])
+    total, mapped = sizes.values()
+    return (total or resident_bytes(group)) + max(0, unnamed - mapped)
+
+
+def unnamed_bytes(group: int) -> tuple[int, int]:
+    """What open files without a name take up, in memory and on disks: nobody finds them in a folder, and no process has them as its own."""
+    found: dict[tuple[int, int], int] = {}
+    left = _MOST_FILES
+    for member in members(group):
+        folder = f"/proc/{member.pid}/fd"
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if left == 0:
                     break
-    return total or resident_bytes(group)
+                left -= 1
+                with contextlib.suppress(OSError):
+                    file = os.stat(entry.path)
+                    if file.st_nlink == 0 and stat.S_ISREG(file.st_mode):
+                        found[file.st_dev, file.st_ino] = 512 * file.st_blocks
+    in_memory = sum(size for (device, _), size in found.items() if device in _memory_devices())
+    return in_memory, sum(found.values()) - in_memory
+
+
+@cache
+def _memory_devices() -> frozenset[int]:
+    """Where memfd_create and shm_open put their files."""
+    found = set()
+    with contextlib.suppress(OSError):
+        found.add(os.stat("/dev/shm").st_dev)  # noqa: S108
+    with contextlib.suppress(OSError):
+        fd = os.memfd_create("probe")
+        found.add(os.fstat(fd).st_dev)
+        os.close(fd)
+    return frozenset(found)
 
 
 def signal_group(group: int, number: int) -> bool:
@@ -116,6 +172,10 @@ def kill_group(group: int, grace_s: float = 0.0, also: Collection[int] = ()) -> 
         deadline = time.monotonic() + grace_s
         while time.monotonic() < deadline and (left := members(group, known)):
             time.sleep(_POLL_S)
+    # its first process last: it may be the head of a family (see launcher/family.py), without which orphans are nobody's
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(group, signal.SIGSTOP)
+    end_below(group, _BELOW_S)
     left = _frozen(group, known)
     known |= sessions_of(left)
     for member in reversed(left):

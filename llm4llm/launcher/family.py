@@ -17,6 +17,7 @@ from llm4llm.launcher.calls import SET_DUMPABLE, SET_SUBREAPER, libc
 
 _ALL_KINDS = 0x40000000  # __WALL: children that end without a signal as well
 _PAUSE_S = 0.001
+_TRIES, _NEWEST = 20, 500  # bytes
 _PATIENCE_S = 10.0  # a process that waits for a device can't be killed
 
 
@@ -46,7 +47,7 @@ def keep(child: int, line: int) -> NoReturn:
         os.read(wake, 4096)
     patience = time.monotonic() + _PATIENCE_S
     while _reap(ended, child) and time.monotonic() < patience:
-        _kill_below()
+        _kill_below(os.getpid(), set())
         time.sleep(_PAUSE_S)
     _end_as(ended.get(child, 1 << 8))
 
@@ -69,22 +70,64 @@ def _reap(ended: dict[int, int], child: int) -> bool:
             pid, status = os.waitpid(-1, os.WNOHANG | _ALL_KINDS)
             if pid == 0:
                 return True
-            if pid == child:
+            # a child that asks to be traced (PTRACE_TRACEME) tells us of its stops as well
+            if pid == child and (os.WIFEXITED(status) or os.WIFSIGNALED(status)):
                 ended[pid] = status
     return False
 
 
-def _kill_below() -> None:
-    """Stop everybody below us, parents before children so that no child is missed, then kill them. The next round finds new ones."""
+def end_below(first: int, within_s: float) -> bool:
+    """End everybody below another process, which has to stand still, and not that one; True once nobody is left there but zombies.
+
+    A head has to die last: once it is gone, whoever loses its parent leaves the family.
+    """
+    deadline = time.monotonic() + within_s
+    ended: set[int] = set()
+    while True:
+        for _ in range(_TRIES):
+            _stop_newest(first)
+        if not _kill_below(first, ended):
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_PAUSE_S)
+
+
+def _kill_below(first: int, ended: set[int]) -> bool:
+    """Stop everybody below a process, parents before children so that no child is missed, then kill them. The next round finds new ones.
+
+    False if nothing was there but what is in `ended`, which takes up zombies: a head that stands still keeps thousands of them.
+    """
     found: list[int] = []
-    waiting = [os.getpid()]
+    waiting = [first]
+    known = len(ended)
     while waiting:
-        for pid in _children(waiting.pop()):
+        new = [pid for pid in _children(waiting.pop()) if pid not in ended]
+        for pid in reversed(new):  # the kernel adds to the end: who lives but for a moment is there
             _send(pid, signal.SIGSTOP)
-            found.append(pid)
-            waiting.append(pid)
+        for pid in new:
+            if _is_zombie(pid):
+                ended.add(pid)
+            else:
+                found.append(pid)
+                waiting.append(pid)
     for pid in found:
         _send(pid, signal.SIGKILL)
+    return bool(found) or len(ended) > known
+
+
+def _stop_newest(pid: int) -> None:
+    """Stop who is at the end of a list of children, before the rest of it is even read as numbers: a zombie more or less is no harm."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{pid}/children", "rb", buffering=0) as file:
+        for word in reversed(file.read()[-_NEWEST:].split()[1:]):
+            _send(int(word), signal.SIGSTOP)
+
+
+def _is_zombie(pid: int) -> bool:
+    with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/stat", errors="replace") as file:
+        # of a process whose first thread has ended, others may go on
+        return file.read().rpartition(") ")[2][0] == "Z" and len(os.listdir(f"/proc/{pid}/task")) < 2
+    return True
 
 
 def _children(pid: int) -> list[int]:

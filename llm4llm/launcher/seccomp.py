@@ -44,6 +44,25 @@ _REFUSED = {
     "fspick": (433, 433),
     "mount_setattr": (442, 442),
     "open_tree_attr": (467, 467),
+    # memory, locks and queues that all processes of a user share and that outlive them; whoever guesses a number needs no "get"
+    "shmget": (29, 194),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
+    "shmdt": (67, 197),
+    "semget": (64, 190),
+    "semop": (65, 193),
+    "semctl": (66, 191),
+    "semtimedop": (220, 192),
+    "msgget": (68, 186),
+    "msgsnd": (69, 189),
+    "msgrcv": (70, 188),
+    "msgctl": (71, 187),
+    "mq_open": (240, 180),
+    "mq_unlink": (241, 181),
+    # makes sockets of any family, where no filter looks
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
 }
 # permitted with these arguments alone, given as (which, value): on the caller itself
 _ON_ITSELF: dict[str, tuple[tuple[int, int], tuple[tuple[int, int], ...]]] = {
@@ -53,6 +72,10 @@ _ON_ITSELF: dict[str, tuple[tuple[int, int], tuple[tuple[int, int], ...]]] = {
     "migrate_pages": ((256, 238), ((0, 0),)),
     "move_pages": ((279, 239), ((0, 0),)),
 }
+# a lease on a file, for which reading is enough, makes everybody who opens it wait for 45 seconds; F_NOTIFY tells what others do
+_FCNTL, _TELLING = (72, 25), (1024, 1026)
+# a namespace of networks does not hold for every family: AF_VSOCK reaches the machine's host. UNIX, INET, INET6, NETLINK
+_SOCKET, _SOCKET_PAIR, _FAMILIES = (41, 198), (53, 199), (1, 2, 10, 16)
 _UNSHARE, _CLONE, _CLONE3 = (272, 97), (56, 220), (435, 435)
 
 
@@ -89,6 +112,9 @@ def _filter(machine: str) -> bytes:
         code += [_step(_EQUAL, numbers[column], no=1), _step(_RETURN, _DENY)]
     for numbers, wanted in _ON_ITSELF.values():
         code += _only_with(numbers[column], wanted)
+    code += _by_value(_FCNTL[column], 1, _TELLING, among=_DENY, others=_ALLOW)
+    for numbers in (_SOCKET, _SOCKET_PAIR):
+        code += _by_value(numbers[column], 0, _FAMILIES, among=_ALLOW, others=_DENY)
     code += _without_bits(_UNSHARE[column], _NAMESPACES | _NEW_TIME)
     code += _without_bits(_CLONE[column], _NAMESPACES)
     # its flags lie in memory, where no filter can look; libraries go on with clone
@@ -102,6 +128,13 @@ def _only_with(number: int, wanted: Sequence[tuple[int, int]]) -> list[bytes]:
     for left, (which, value) in zip(range(len(wanted) - 1, -1, -1), wanted):
         code += [_argument(which), _step(_EQUAL, value, yes=0 if left else 1, no=2 * left)]
     return [*code, _step(_RETURN, _DENY), _step(_RETURN, _ALLOW)]
+
+
+def _by_value(number: int, which: int, values: Sequence[int], among: int, others: int) -> list[bytes]:
+    """Two answers to a call: whether an argument of 32 bits is one of these values."""
+    code = [_step(_EQUAL, number, no=len(values) + 3), _argument(which)]
+    code += [_step(_EQUAL, value, yes=left) for left, value in zip(range(len(values), 0, -1), values)]
+    return [*code, _step(_RETURN, others), _step(_RETURN, among)]
 
 
 def _without_bits(number: int, bits: int) -> list[bytes]:

@@ -43,12 +43,14 @@ def _network() -> tuple[tuple[str, ...], str]:
     unshare = shutil.which("unshare")
     if unshare is None:
         return (), "no network namespace: there is no unshare command; install util-linux"
-    own_network = (unshare, "--net", "--")
-    own_user = (unshare, "--user", "--map-current-user", "--net", "--")
-    if os.geteuid() == 0 and _works(own_network):
-        return own_network, "own network namespace"
-    if _works(own_user):
-        return own_user, "own user and network namespace"
+    for user, named in (((), ""), (("--user", "--map-current-user"), "user and ")):
+        if not user and os.geteuid() != 0:
+            continue
+        # shared memory and queues that are known by a number, not by a file: a filter alone refuses them where there is no such namespace
+        for also in (("--ipc",), ()):
+            prefix = (unshare, *user, "--net", *also, "--")
+            if _works(prefix):
+                return prefix, f"own {named}network namespace"
     return (), "no network namespace: this machine does not permit one; allow unprivileged user namespaces"
 
 

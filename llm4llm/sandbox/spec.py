@@ -11,6 +11,7 @@ class Limits:
     wall_s: float | None = None  # from start to end
     memory_bytes: int | None = None  # resident, summed over the group
     processes: int | None = None
+    tasks: int = 4096  # threads and zombies, where processes are limited: they use up the machine's numbers as well
     file_bytes: int | None = None  # size of any one file that it writes
     disk_bytes: int | None = None  # of all that lies in `disk_folders`
     disk_folders: tuple[Path, ...] = ()

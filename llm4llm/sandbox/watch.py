@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from llm4llm.kit import members, proportional_bytes, resident_bytes, sessions_of
+from llm4llm.kit import members, proportional_bytes, resident_bytes, sessions_of, unnamed_bytes, with_zombies
 from llm4llm.sandbox.disk import Unmeasurable, used_bytes
 from llm4llm.sandbox.spec import Limits
 
@@ -30,6 +30,7 @@ class Watch:
         self._born = time.monotonic()
         self._tail = bytearray()
         self.sessions: frozenset[int] = frozenset()  # made within the family, as far as they were seen
+        self._unnamed = (0, 0)  # bytes of open files without a name, in memory and on disks
         self._lock = threading.Lock()
         self._stop_read, self._stop_write = os.pipe()
         self._thread = threading.Thread(target=self._run, name=f"watch-{self._group}", daemon=True)
@@ -106,26 +107,32 @@ class Watch:
 
     def _breach(self, now: float, whole: bool) -> tuple[str, str] | None:
         limits = self._limits
+        if whole and (limits.memory_bytes is not None or limits.disk_bytes is not None):
+            self._unnamed = unnamed_bytes(self._group)
         if limits.wall_s is not None and now - self._born >= limits.wall_s:
             return "timeout", f"it ran longer than {limits.wall_s:g} s"
         if limits.memory_bytes is not None and self._memory_bytes(whole) > limits.memory_bytes:
             return "oom", f"it used more than {limits.memory_bytes / 2**20:,.0f} MiB of memory"
         if whole and limits.processes is not None:
-            found = members(self._group)
+            everybody = with_zombies(self._group)
+            found = [member for member in everybody if not member.ended]
             self.sessions |= sessions_of(found)
             if len(found) - 1 > limits.processes:  # its head is ours
                 return "processes", f"it started more than {limits.processes} processes"
+            if sum(max(1, member.threads) for member in everybody) - 1 > limits.tasks:
+                return "processes", f"it had more than {limits.tasks} threads and ended processes that it did not wait for"
         if whole and limits.disk_bytes is not None:
-            return _disk_breach(limits.disk_folders, limits.disk_bytes)
+            return _disk_breach(limits.disk_folders, limits.disk_bytes, self._unnamed[1])
         return None
 
     def _memory_bytes(self, whole: bool) -> int:
-        """Resident memory: of the child alone four times a second, of the whole family once a second."""
+        """Resident memory: of the child alone four times a second, of the whole family and its files in memory once a second."""
         assert self._limits.memory_bytes is not None
-        held = resident_bytes(self._group) if whole else _bytes_of(self._first)
+        in_memory = self._unnamed[0]
+        held = resident_bytes(self._group) + in_memory if whole else _bytes_of(self._first)
         if held > self._limits.memory_bytes:
             # pages shared between forks were counted more than once: ask again, precisely
-            return proportional_bytes(self._group)
+            return proportional_bytes(self._group, in_memory)
         return held
 
 
@@ -137,9 +144,9 @@ def _bytes_of(pid: int) -> int:
         return 0
 
 
-def _disk_breach(folders: tuple[Path, ...], most: int) -> tuple[str, str] | None:
+def _disk_breach(folders: tuple[Path, ...], most: int, unnamed: int) -> tuple[str, str] | None:
     try:
-        used = used_bytes(folders, most)
+        used = unnamed + used_bytes(folders, most)
     except Unmeasurable as error:
         return "disk", str(error)
     return ("disk", f"it wrote more than {most / 2**20:,.0f} MiB") if used > most else None

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import signal
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from llm4llm.kit import members, take_untrusted
 from llm4llm.launcher import seccomp
 from llm4llm.launcher.landlock import abi
 from llm4llm.sandbox import Child, ChildSpec, Failed, Files, Limits, Ok, Sandbox
+from llm4llm.sandbox.isolation import isolation
 
 CHILDREN = Path(__file__).parent / "sandbox_children"
 
@@ -151,7 +153,7 @@ def test_no_socket_reaches_the_network(child: Child) -> None:
 
 def test_without_a_network_namespace_tcp_is_refused_by_landlock(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from llm4llm.sandbox import start
-    from llm4llm.sandbox.isolation import Isolation, isolation
+    from llm4llm.sandbox.isolation import Isolation
 
     if isolation().landlock < 4:
         pytest.skip(isolation().reason)
@@ -187,6 +189,35 @@ def test_forking_past_the_limit_ends_the_whole_family(home: Path) -> None:
         while members(many.pid) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert members(many.pid) == []
+
+
+@pytest.mark.parametrize("kind", ["oom", "disk"])
+def test_open_files_without_a_name_are_counted(home: Path, kind: str) -> None:
+    mine = home / "jobs" / "mine"
+    with Sandbox(home) as sandbox:
+        limits = Limits(memory_bytes=200 << 20, disk_bytes=200 << 20, disk_folders=(mine,), network=False)
+        hoarding = sandbox.start(spec(home, limits, Files(sandbox.hidden, (mine,), (mine,))))
+        answer = hoarding.request("hoard", {"mebibytes": 250, "folder": "" if kind == "oom" else str(mine)}, 10)
+    assert isinstance(answer, Failed)
+    assert answer.kind == kind
+
+
+def test_what_is_mapped_and_open_counts_once(home: Path) -> None:
+    mine = home / "jobs" / "mine"
+    with Sandbox(home) as sandbox:
+        limits = Limits(memory_bytes=250 << 20, network=False)
+        sharing = sandbox.start(spec(home, limits, Files(sandbox.hidden, (mine,), (mine,))))
+        assert said(sharing, "share", mebibytes=150) == "shared"
+
+
+@pytest.mark.parametrize("operation", ["zombies", "threads"])
+def test_threads_and_zombies_are_limited(home: Path, operation: str) -> None:
+    mine = home / "jobs" / "mine"
+    with Sandbox(home) as sandbox:
+        limits = Limits(processes=12, tasks=50, network=False)
+        answer = sandbox.start(spec(home, limits, Files(sandbox.hidden, (mine,), (mine,)))).request(operation, {"count": 60}, 10)
+    assert isinstance(answer, Failed)
+    assert (answer.kind, answer.reason.partition(" and")[0]) == ("processes", "it had more than 50 threads")
 
 
 def gone(pid: int) -> bool:
@@ -272,6 +303,30 @@ def test_calls_that_reach_others_are_refused(child: Child, name: str, arguments:
 
 
 @needs_filter
+def test_nobody_waits_for_a_lease_of_its(child: Child, home: Path) -> None:
+    for path in (home.parent / "beside.txt", home / "jobs" / "mine" / "input.txt"):
+        assert said(child, "lease", path=str(path)) == "PermissionError"
+        before = time.monotonic()
+        path.read_text()
+        assert time.monotonic() - before < 5
+
+
+@needs_filter
+def test_sockets_are_of_few_families(child: Child) -> None:
+    for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK):
+        assert said(child, "socket_of", family=family) == "made"
+    for family in (socket.AF_VSOCK, socket.AF_ALG, socket.AF_PACKET, socket.AF_TIPC):
+        assert said(child, "socket_of", family=family) == "PermissionError"
+
+
+def test_jobs_share_no_memory_and_no_queues_by_number(child: Child) -> None:
+    facts = isolation()
+    if "--ipc" not in facts.prefix:
+        pytest.skip(facts.reason)
+    assert os.readlink(f"/proc/{child.pid}/ns/ipc") != os.readlink("/proc/self/ns/ipc")
+
+
+@needs_filter
 @pytest.mark.parametrize("flag", [0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000])
 def test_no_namespace_is_made(child: Child, flag: int) -> None:
     assert said(child, "call", number=seccomp._UNSHARE[COLUMN], arguments=[flag]) == "PermissionError"
@@ -331,6 +386,20 @@ def test_a_process_that_never_stays_the_same_ends_with_its_job(child: Child, hom
     assert mark.stat().st_size == size
 
 
+def test_nothing_is_left_when_the_head_of_its_family_gets_no_time(child: Child, home: Path) -> None:
+    mark = home / "jobs" / "mine" / "mark"
+    for _ in range(4):
+        assert said(child, "hop", path=str(mark)) == "hopping"
+    os.kill(child.pid, signal.SIGSTOP)
+    time.sleep(0.3)
+    before = time.monotonic()
+    child.kill()
+    assert time.monotonic() - before < 10
+    size = mark.stat().st_size
+    time.sleep(0.5)
+    assert mark.stat().st_size == size
+
+
 def test_daemons_are_counted(home: Path) -> None:
     mine = home / "jobs" / "mine"
     with Sandbox(home) as sandbox:
@@ -348,6 +417,12 @@ def test_a_child_does_not_reach_the_head_of_its_family(child: Child) -> None:
     assert int(said(child, "head")) == child.pid
     assert said(child, "kill_head") == "PermissionError"
     assert said(child, "read", path=f"/proc/{child.pid}/environ") == "PermissionError"
+
+
+def test_a_stop_of_a_traced_child_is_not_its_end(child: Child) -> None:
+    answer = child.request("be_traced", {}, 2)
+    assert isinstance(answer, Failed)
+    assert (answer.kind, answer.exit_code) == ("timeout", -signal.SIGKILL)
 
 
 def test_limits_of_the_kernel_hold_before_it_runs(home: Path) -> None:

@@ -1,6 +1,7 @@
 """A child that tries what it may not do, and says how far it got."""
 
 import ctypes
+import fcntl
 import mmap
 import os
 import resource
@@ -122,6 +123,44 @@ def fork(count: int) -> str:
     return "forked"
 
 
+def hoard(mebibytes: int, folder: str) -> str:
+    """Fill an open file without a name, in memory or in a folder."""
+    if folder:
+        _held["unnamed"] = os.open(folder, os.O_TMPFILE | os.O_RDWR)
+    else:
+        _held["unnamed"] = os.memfd_create("mine")
+    for _ in range(mebibytes):
+        os.write(_held["unnamed"], b"x" * (1 << 20))
+    time.sleep(600)
+    return "held"
+
+
+def share(mebibytes: int) -> str:
+    """Memory that is both mapped and an open file counts once."""
+    _held["shared"] = os.memfd_create("mine")
+    os.ftruncate(_held["shared"], mebibytes << 20)
+    page = mmap.mmap(_held["shared"], mebibytes << 20)
+    for at in range(0, len(page), 4096):
+        page[at] = 1
+    time.sleep(4)
+    return "shared"
+
+
+def zombies(count: int) -> str:
+    for _ in range(count):
+        if os.fork() == 0:
+            os._exit(0)
+    time.sleep(600)
+    return "ended"
+
+
+def threads(count: int) -> str:
+    for _ in range(count):
+        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    time.sleep(600)
+    return "started"
+
+
 def daemon(command: list[str]) -> str:
     """The number of a process in a session of its own, whose parent has ended, and that has nothing of our environment."""
     reader, writer = os.pipe()
@@ -172,9 +211,30 @@ def kill_head() -> str:
     return "killed"
 
 
+def be_traced() -> str:
+    """Stop, and have the parent told of it."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    ctypes.CDLL(None).ptrace(0, 0, 0, 0)
+    signal.raise_signal(signal.SIGUSR1)
+    return "went on"
+
+
 def limit(pid: int) -> str:
     resource.prlimit(pid, resource.RLIMIT_CPU, (1, 1))
     return "limited"
+
+
+def lease(path: str) -> str:
+    """Have everybody wait who opens a file that can only be read."""
+    signal.signal(signal.SIGIO, signal.SIG_IGN)
+    _held["lease"] = os.open(path, os.O_RDONLY)
+    fcntl.fcntl(_held["lease"], fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    return "leased"
+
+
+def socket_of(family: int) -> str:
+    socket.socket(family, socket.SOCK_RAW if family == socket.AF_NETLINK else socket.SOCK_STREAM).close()
+    return "made"
 
 
 def limit_itself() -> str:

@@ -69,3 +69,21 @@ def test_a_zombie_counts_as_ended() -> None:
     assert time.monotonic() - before < 1
     process.communicate()
     assert process.returncode == 0
+
+
+def test_a_process_without_its_first_thread_is_living_and_holds_memory() -> None:
+    code = (
+        "import ctypes, threading, time; held = b'x' * (64 << 20)\n"
+        "def run():\n    time.sleep(0.3); print(flush=True); time.sleep(60)\n"
+        "threading.Thread(target=run).start(); ctypes.CDLL(None).syscall(60 if __import__('os').uname().machine == 'x86_64' else 93, 0)"
+    )
+    process = started(code)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2][0] == "Z"
+        assert [member.pid for member in members(process.pid)] == [process.pid]
+        assert resident_bytes(process.pid) > 64 << 20
+    finally:
+        assert kill_group(process.pid)
+        process.communicate()

@@ -1,6 +1,8 @@
 """The filter of system calls, run by hand: each architecture's, wherever the tests run."""
 
 import errno
+import fcntl
+import socket
 import struct
 
 import pytest
@@ -61,11 +63,29 @@ def test_namespaces_are_refused_and_threads_are_not(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
+def test_leases_and_notices_are_refused_and_locks_are_not(machine: str) -> None:
+    number = seccomp._FCNTL[MACHINES.index(machine)]
+    for command in (fcntl.F_SETLEASE, fcntl.F_NOTIFY):
+        assert outcome(machine, number, 3, command) == REFUSED
+        assert outcome(machine, number, 3, command + (1 << 32)) == REFUSED  # the kernel looks at 32 bits
+    for command in (fcntl.F_GETLEASE, fcntl.F_SETLK, fcntl.F_SETFD, fcntl.F_SETPIPE_SZ, fcntl.F_DUPFD_CLOEXEC):
+        assert outcome(machine, number, 3, command) == ALLOWED
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_sockets_are_of_families_that_a_namespace_of_networks_holds(machine: str) -> None:
+    for numbers in (seccomp._SOCKET, seccomp._SOCKET_PAIR):
+        permitted = [family for family in range(64) if outcome(machine, numbers[MACHINES.index(machine)], family, 1) == ALLOWED]
+        assert permitted == [socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 def test_the_rest(machine: str) -> None:
     column = MACHINES.index(machine)
     for numbers in seccomp._REFUSED.values():
         assert outcome(machine, numbers[column]) == REFUSED
     ruled = {numbers[column] for numbers in seccomp._REFUSED.values()} | {numbers[column] for numbers, _ in seccomp._ON_ITSELF.values()}
+    ruled |= {seccomp._SOCKET[column], seccomp._SOCKET_PAIR[column]}
     ruled |= {seccomp._UNSHARE[column], seccomp._CLONE[column], seccomp._CLONE3[column]}
     assert all(outcome(machine, number) == ALLOWED for number in range(470) if number not in ruled)
     assert outcome(machine, 0, architecture=0x40000003) == REFUSED
