@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from llm4llm.kit.folders import inner_folder
+from llm4llm.kit.folders import folder_below
 
 
 def write_atomic(path: Path, content: bytes | str, mode: int = 0o644) -> None:
@@ -64,18 +64,15 @@ def open_untrusted(root: Path, *parts: str) -> BinaryIO:
 
     No link is followed, and nothing that is no plain file is opened. FileNotFoundError for both, and for what was made unreadable.
     """
-    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    start = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     name = "/".join(parts)
     try:
-        for part in parts[:-1]:
-            inner = inner_folder(folder, part)
-            os.close(folder)
-            folder = inner
-        opened = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        with folder_below(start, parts[:-1]) as folder:
+            opened = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError as error:
         raise _as_absent(error, name) from error
     finally:
-        os.close(folder)
+        os.close(start)
     return _regular(opened, name)
 
 
@@ -97,18 +94,11 @@ def _regular(opened: int, name: str) -> BinaryIO:
 
 def write_untrusted(root: int, parts: tuple[str, ...], content: bytes) -> None:
     """Write a whole file below an open folder in which generated code may have put links. None is followed: OSError if one is there."""
-    folder = os.dup(root)
-    try:
-        for part in parts[:-1]:
-            inner = inner_folder(folder, part)
-            os.close(folder)
-            folder = inner
+    with folder_below(root, parts[:-1]) as folder:
         draft = f".{secrets.token_hex(8)}"
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder), "wb") as file:
             file.write(content)
         os.rename(draft, parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
-    finally:
-        os.close(folder)
 
 
 def tail(path: Path, max_bytes: int = 8192) -> str:

@@ -9,7 +9,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -26,6 +26,20 @@ class NotPlain(Exception):
 def inner_folder(folder: int, name: str) -> int:
     """A folder in an open one. OSError for a link."""
     return os.open(name, os.O_RDONLY | _FOLDER, dir_fd=folder)
+
+
+@contextlib.contextmanager
+def folder_below(root: int, parts: Iterable[str]) -> Iterator[int]:
+    """A folder some levels below an open one, which stays open. Each is entered from the one above: OSError for a link on the way."""
+    folder = os.dup(root)
+    try:
+        for part in parts:
+            inner = inner_folder(folder, part)
+            os.close(folder)
+            folder = inner
+        yield folder
+    finally:
+        os.close(folder)
 
 
 def remove_untrusted(place: Path, patience_s: float = _PATIENCE_S) -> bool:
@@ -81,15 +95,12 @@ def take_untrusted(root: Path, parts: tuple[str, ...], place: Path, most_files: 
     """
     remove_untrusted(place)
     place.parent.mkdir(parents=True, exist_ok=True)
-    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    opened = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for part in parts[:-1]:
-            inner = inner_folder(folder, part)
-            os.close(folder)
-            folder = inner
-        os.rename(parts[-1], place, src_dir_fd=folder)
+        with folder_below(opened, parts[:-1]) as folder:
+            os.rename(parts[-1], place, src_dir_fd=folder)
     finally:
-        os.close(folder)
+        os.close(opened)
     try:
         check_plain(place, most_files, most_bytes)
     except BaseException:

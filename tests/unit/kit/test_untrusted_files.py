@@ -12,14 +12,6 @@ from llm4llm.kit import open_plain, open_untrusted, tail, write_untrusted
 
 
 @pytest.fixture
-def secret(tmp_path: Path) -> Path:
-    file = tmp_path / "secret" / "file.txt"
-    file.parent.mkdir()
-    file.write_text("secret")
-    return file
-
-
-@pytest.fixture
 def root(tmp_path: Path) -> Path:
     (tmp_path / "root" / "inner").mkdir(parents=True)
     return tmp_path / "root"

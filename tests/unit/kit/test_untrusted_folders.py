@@ -12,14 +12,6 @@ LIMITS = (100, 1 << 20)
 
 
 @pytest.fixture
-def secret(tmp_path: Path) -> Path:
-    file = tmp_path / "secret" / "file.txt"
-    file.parent.mkdir()
-    file.write_text("secret")
-    return file
-
-
-@pytest.fixture
 def root(tmp_path: Path) -> Path:
     (tmp_path / "root").mkdir()
     return tmp_path / "root"
