@@ -26,6 +26,12 @@ class Label(BaseModel):
     dtypes: tuple[Dtype, ...] = ("float32", "bfloat16")
     phases: tuple[str, ...] = ()  # in whose tasks it shows; empty: in any
     device: Literal["any", "cpu", "cuda"] = "any"
+    needs: Literal["triton", "cuda"] | None = None  # triton runs interpreted where there is no GPU
+
+    def runs_on(self, device: str) -> bool:
+        """Whether the label holds for tasks on a device such as `cpu` or `cuda:0`."""
+        kind = device.partition(":")[0]
+        return self.device in ("any", kind) and (self.needs != "cuda" or kind == "cuda")
 
     def fate(self, outcome: str, kind: str, speedup: float | None) -> Fate:
         """What a verdict means under this label."""

@@ -177,8 +177,8 @@ def _add(plan: _Plan, corpus: Corpus, wanted: Wanted, dtype: Dtype, recorded: Re
     for name, label in corpus.labels.items():
         if (wanted.kinds and label.kind not in wanted.kinds) or dtype not in label.dtypes:
             continue
-        if label.device not in ("any", device.partition(":")[0]):
-            plan.left_out[name] = f"it needs {label.device}, and the tasks of this machine are on {device}"
+        if not label.runs_on(device):
+            plan.left_out[name] = f"it is not for {device}, where the tasks of this machine are"
             continue
         fitting = [
             task for task in tasks if task.module_class.rpartition(".")[2] == label.target and task.phase in (label.phases or (task.phase,))

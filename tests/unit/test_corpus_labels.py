@@ -34,6 +34,21 @@ def test_fate(label: Label, outcome: str, kind: str, speedup: float | None, fate
     assert label.fate(outcome, kind, speedup) == fate
 
 
+@pytest.mark.parametrize(
+    ("facts", "on"),
+    [
+        ({}, ["cpu", "cuda:0"]),
+        ({"device": "cuda"}, ["cuda:0"]),
+        ({"needs": "cuda"}, ["cuda:0"]),
+        ({"device": "cpu"}, ["cpu"]),
+        ({"needs": "triton"}, ["cpu", "cuda:0"]),
+    ],
+)
+def test_where_a_label_holds(facts: dict[str, str], on: list[str]) -> None:
+    label = Label.model_validate({**ONE, **facts})
+    assert [device for device in ("cpu", "cuda:0") if label.runs_on(device)] == on
+
+
 def corpus(folder: Path, labels: object, *candidates: str) -> Path:
     (folder / "candidates").mkdir(parents=True)
     (folder / "workload.py").write_text("")
